@@ -137,7 +137,7 @@ pub(crate) enum Passthrough {
     /// The kernel itself, where it can and where this bypasses no tier on a device.
     Auto,
     /// `Auto` under `terrace run --mount`, where programs with the library are still served from memory.
-    /// `Off` for mounts, whose programs would all bypass the cache. If not set, `run` uses leases where it
+    /// `Off` for mounts: all of their programs would bypass the cache. If not set, `run` uses leases where it
     /// can, without a mount.
     Run,
     Off,

@@ -22,9 +22,9 @@ mod memory;
 pub(crate) mod metrics;
 mod mount_path;
 mod orphan_fds;
-pub(crate) mod owed;
 mod record;
 mod recording;
+pub(crate) mod replay;
 mod reserve;
 mod stop;
 mod thread;
@@ -152,7 +152,7 @@ fn serve(shared: &mut Shared, recovering: bool, recorded: Sender<Sender<()>>) ->
     let front = front::connect(shared, &engine, taken_over).map_err(|err| cannot("mount", err))?;
     // 2. Threads that answer requests.
     engine.serve().map_err(|err| cannot("engine", err))?;
-    owed::before_serving(&engine, shared.place.src_fd.as_fd(), recovering)?;
+    replay::before_serving(&engine, shared.place.src_fd.as_fd(), recovering)?;
     let control = Arc::new(Server::default());
     let stopper = Arc::new(Stopper::new(engine.clone(), shared, &front));
     let (begun, serves) = std::sync::mpsc::channel();

@@ -24,8 +24,8 @@ use crate::tier::{OpenTarget, remote};
 pub(crate) struct Memory(Arc<SegmentHandles>);
 
 impl Memory {
-    /// Creates the files, in the supervisor. `targets`: targets of the tiers on devices, whose index lies in
-    /// these files.
+    /// Creates the files, in the supervisor. `targets`: targets of the tiers on devices. Their index
+    /// lies in these files.
     pub(crate) fn create(config: &Config, targets: &[OpenTarget]) -> io::Result<Memory> {
         SegmentHandles::create(&engine_config(config, targets)).map(|handles| Memory(Arc::new(handles)))
     }
@@ -55,7 +55,7 @@ impl Memory {
         self.0.user_region()
     }
 
-    /// Futex word of the keeper of leases.
+    /// Futex word of the lease holder.
     pub(crate) fn leases(&self) -> &AtomicU32 {
         &self.0.segment.header().leases
     }

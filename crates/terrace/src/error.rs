@@ -26,7 +26,7 @@ impl Failure {
         Failure { text: one_line(&format!("{what}: {why}; {cure}")), code: EXIT_FAILED }
     }
 
-    /// A failure whose line comes from another process (the supervisor, for the command that started it).
+    /// A failure with a line of another process (the supervisor, for the command that started it).
     pub(crate) fn from_line(line: &str) -> Failure {
         let text = line.strip_prefix("terrace: ").unwrap_or(line);
         Failure { text: one_line(text), code: EXIT_FAILED }

@@ -1,4 +1,4 @@
-//! terrace: a tiered page cache for programs whose data does not fit in memory. The command.
+//! terrace: a tiered page cache for programs with more data than memory. The command.
 //!
 //! | commands | |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | [`stat`], [`top`], [`lru`], [`trace`], [`numa`] | state of an instance, lists of its policy, accesses, memory nodes |
 //! | [`stage`] | files read into the cache before a program, and written back after it |
 //! | [`tier`] | tiers on devices: opened for an instance, shown, emptied |
-//! | [`recover`] | owed pages, which only a tier has after a power cut |
+//! | [`recover`] | undestaged pages, which only a tier has after a power cut |
 //! | [`doctor`] | checks of the machine |
 //! | [`serve`] | `serve kv`: keys over a store |
 //! | [`generate`] | man page, completions |

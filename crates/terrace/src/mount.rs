@@ -56,7 +56,7 @@ pub(crate) fn mount(args: cli::Mount) -> Result<ExitCode> {
         starter: None,
     };
     match args.foreground {
-        true => supervisor::keep(task).map(|()| ExitCode::SUCCESS),
+        true => supervisor::supervise(task).map(|()| ExitCode::SUCCESS),
         false => {
             let (src, mnt) = (task.place.src.clone(), task.place.mnt.clone());
             supervisor::start(task)?;

@@ -1,7 +1,7 @@
-//! `terrace recover`: owed pages on a tier after a power cut, of files that have changed since.
+//! `terrace recover`: undestaged pages on a tier after a power cut, of files that have changed since.
 //!
-//! A start writes all other owed pages to their files (`daemon/owed.rs`). The rest stays on the tier for this
-//! command.
+//! A start writes all other undestaged pages to their files (`daemon/replay.rs`). The rest stays on the tier
+//! for this command.
 
 use std::collections::HashSet;
 use std::os::fd::AsFd;
@@ -9,13 +9,13 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use terrace_engine::device::target::{self, Others, TargetRequest};
-use terrace_engine::device::{Owed, OwedPages as OwedMark, Superblock};
+use terrace_engine::device::{Superblock, Undestaged, UndestagedMark};
 use terrace_engine::{Decision, Replayed};
 
 use crate::cli;
 use crate::commands;
 use crate::config::{Config, Device, MemoryLimit};
-use crate::daemon::owed as files;
+use crate::daemon::replay as files;
 use crate::engine;
 use crate::error::{EXIT_NEGATIVE, Failure, Result, reason};
 use crate::size::{MIB, PAGE, Size};
@@ -29,18 +29,18 @@ pub(crate) fn recover(args: &cli::Recover) -> Result<ExitCode> {
     let path = &args.target;
     let look = target::look_unused(path).map_err(|err| tier::refused(&err))?;
     let superblock = target::tier_of(path, look.found.clone()).map_err(|err| tier::refused(&err))?;
-    if superblock.owed != OwedMark::Perhaps {
+    if superblock.undestaged != UndestagedMark::Perhaps {
         commands::print(&format!("{}: its source has everything\n", path.display()))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let owed = look.scan(&superblock).map_err(|err| cannot(path, err))?.owed;
+    let undestaged = look.scan(&superblock).map_err(|err| cannot(path, err))?.undestaged;
     let decision = match (args.write, args.discard) {
         (true, _) => Decision::Write,
         (_, true) => Decision::Discard,
-        _ => return show(path, &superblock, &owed),
+        _ => return show(path, &superblock, &undestaged),
     };
     drop(look);
-    decide(path, &superblock, &owed, decision)
+    decide(path, &superblock, &undestaged, decision)
 }
 
 fn cannot(path: &Path, err: std::io::Error) -> Failure {
@@ -54,12 +54,12 @@ fn source(superblock: &Superblock) -> Result<std::fs::File> {
     open.map_err(|err| Failure::new(dir, reason(err), "restore the source: the pages belong to its files"))
 }
 
-fn show(path: &Path, superblock: &Superblock, owed: &Owed) -> Result<ExitCode> {
+fn show(path: &Path, superblock: &Superblock, undestaged: &Undestaged) -> Result<ExitCode> {
     let source = source(superblock)?;
-    let wanted: HashSet<u64> = owed.files.keys().copied().collect();
+    let wanted: HashSet<u64> = undestaged.files.keys().copied().collect();
     let mut found = files::find(source.as_fd(), &wanted).map_err(|err| cannot(path, err))?;
     let mut page = String::new();
-    let mut files: Vec<_> = owed.files.iter().collect();
+    let mut files: Vec<_> = undestaged.files.iter().collect();
     files.sort_unstable_by_key(|(file, _)| **file);
     for (file, pages) in files {
         let (name, _) = found.take(*file);
@@ -67,18 +67,24 @@ fn show(path: &Path, superblock: &Superblock, owed: &Owed) -> Result<ExitCode> {
         let doubt = if pages.doubtful { ", perhaps written to it already" } else { "" };
         page += &format!("{:>12}  {name}{doubt}\n", Size(bytes).to_string());
     }
-    if owed.hidden || owed.damaged > 0 {
-        page += &format!("keys are damaged, and {} pages: there may have been more data\n", owed.damaged);
+    if undestaged.hidden || undestaged.damaged > 0 {
+        page +=
+            &format!("keys are damaged, and {} pages: there may have been more data\n", undestaged.damaged);
     }
-    if owed.files.is_empty() {
+    if undestaged.files.is_empty() {
         page += &format!("{}: its source has everything that can be read\n", path.display());
     }
     commands::print(&page)?;
-    Ok(if owed.files.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_NEGATIVE) })
+    Ok(if undestaged.files.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_NEGATIVE) })
 }
 
-/// Replays the owed pages with an engine of its own, as a mount does.
-fn decide(path: &Path, superblock: &Superblock, owed: &Owed, decision: Decision) -> Result<ExitCode> {
+/// Replays the undestaged pages with an engine of its own, as a mount does.
+fn decide(
+    path: &Path,
+    superblock: &Superblock,
+    undestaged: &Undestaged,
+    decision: Decision,
+) -> Result<ExitCode> {
     let root = source(superblock)?;
     let request = TargetRequest {
         path: path.to_owned(),
@@ -104,14 +110,14 @@ fn decide(path: &Path, superblock: &Superblock, owed: &Owed, decision: Decision)
     let mut done = replay(Decision::Keep)?;
     done.retain(|(.., done)| !is_kept(done));
     done.extend(replay(decision)?);
-    if done.len() < owed.files.len() {
+    if done.len() < undestaged.files.len() {
         let why = "some of its data are unreadable";
         return Err(Failure::new(path.display(), why, "see that the device works, and try again"));
     }
     let (mut page, mut kept) = (String::new(), false);
-    for (name, owed, done) in done {
+    for (name, undestaged, done) in done {
         kept |= is_kept(&done);
-        let bytes = Size(owed.pages * PAGE).to_string();
+        let bytes = Size(undestaged.pages * PAGE).to_string();
         let what = match done {
             Ok(Replayed::Written(_)) => "written".to_owned(),
             Ok(Replayed::Dropped) => "given up".to_owned(),

@@ -60,7 +60,7 @@ pub(crate) fn start(mut task: Task) -> Result<Started> {
         Side::Child => {
             drop(line);
             task.starter = Some(supervisors);
-            sys::exit_now(i32::from(keep(task).is_err()) * i32::from(EXIT_FAILED))
+            sys::exit_now(i32::from(supervise(task).is_err()) * i32::from(EXIT_FAILED))
         }
         Side::Parent(pid) => {
             drop((supervisors, task));
@@ -71,13 +71,13 @@ pub(crate) fn start(mut task: Task) -> Result<Started> {
 }
 
 /// Becomes the supervisor for the task; returns at the end of the instance.
-pub(crate) fn keep(mut task: Task) -> Result<()> {
+pub(crate) fn supervise(mut task: Task) -> Result<()> {
     limits::raise();
     sys::block(watch::SIGNALS);
     let mut starter = task.starter.take();
     if let Some(starter) = &starter {
-        // Inherited descriptors belong to the command's caller, for example a pipe whose reader waits for its
-        // end.
+        // Inherited descriptors belong to the command's caller, for example a pipe with a reader that waits
+        // for its end.
         let mut kept = vec![starter.as_fd().as_raw_fd(), task.place.src_fd.as_raw_fd()];
         kept.extend(task.place.claim.iter().flat_map(|claim| claim.descriptors()));
         sys::close_all_but(&kept);
@@ -92,7 +92,7 @@ pub(crate) fn keep(mut task: Task) -> Result<()> {
         }
     };
     if shared.fuse.is_none()
-        && let Err(err) = guard::keep(shared.memory.leases_for_ever())
+        && let Err(err) = guard::register_holder(shared.memory.leases_for_ever())
     {
         tracing::error!("no robust futex for the leases ({err}): clients read the source");
         guard::end(shared.memory.leases());

@@ -14,8 +14,8 @@ const TOLD_WITHIN: Duration = Duration::from_secs(24 * 3600);
 /// An unlocked directory without a description after this time never gets one.
 const STARTED_WITHIN: Duration = Duration::from_secs(60);
 
-/// Removes the directories of dead instances that have nothing to report: those of `run`, and those whose
-/// mount point is gone. Directories of other mounts stay, so that the next `terrace mount` there reports lost
+/// Removes the directories of dead instances that have nothing to report: those of `run`, and those without a
+/// mount point. Directories of other mounts stay, so that the next `terrace mount` there reports lost
 /// data.
 pub(crate) fn sweep() {
     for instance in instance::all().iter().filter(|instance| is_swept(instance)) {
@@ -23,8 +23,8 @@ pub(crate) fn sweep() {
     }
 }
 
-/// Is an instance dead, with nothing to report? A run that lost nothing or died long ago; a mount whose mount
-/// point is gone; an instance without a description.
+/// Is an instance dead, with nothing to report? A run that lost nothing or died long ago; a mount without its
+/// mount point; an instance without a description.
 fn is_swept(instance: &Instance) -> bool {
     if instance.is_alive() {
         return false;

@@ -38,7 +38,7 @@ pub(crate) struct Tier {
     /// Reasons why targets cannot be used: one line each, with the cure.
     pub warnings: Vec<String>,
     off: Vec<Off>,
-    /// The first unusable target on this machine: it may have owed pages.
+    /// The first unusable target on this machine: it may have undestaged pages.
     missing: Option<String>,
 }
 
@@ -132,7 +132,7 @@ pub(crate) fn close(held: OpenTarget, kept: &[RawFd]) {
 /// Opens the tiers of an instance that serves `src`, fastest first, before the mount.
 ///
 /// An unusable target is removed from the configuration and logged: a smaller cache is better than none. See
-/// [`Tier::or_refuse`] for targets that may have owed pages.
+/// [`Tier::or_refuse`] for targets that may have undestaged pages.
 pub(crate) fn open(config: &mut Config, src: &Path) -> Tier {
     let (mut tier, mut others) = (Tier::default(), Others::default());
     let mut devices = std::mem::take(&mut config.tier.device);
@@ -157,8 +157,8 @@ impl Tier {
         self.off.iter().map(Off::row).collect()
     }
 
-    /// With `[dirty] durable = "tier"`, refuses to serve without a tier that may have owed pages: programs
-    /// would see older data.
+    /// With `[dirty] durable = "tier"`, refuses to serve without a tier that may have undestaged pages:
+    /// programs would see older data.
     ///
     /// # Errors
     /// A tier is missing, or no tier can answer an fsync.

@@ -28,8 +28,6 @@ mod memory;
 mod metrics;
 #[path = "command/outputs.rs"]
 mod outputs;
-#[path = "command/owed.rs"]
-mod owed;
 #[path = "command/run.rs"]
 mod run;
 #[path = "command/server.rs"]
@@ -40,5 +38,7 @@ mod sources;
 mod staging;
 #[path = "command/tiers.rs"]
 mod tiers;
+#[path = "command/undestaged.rs"]
+mod undestaged;
 #[path = "command/unmount.rs"]
 mod unmount;

@@ -187,7 +187,7 @@ pub struct TierReport {
 pub struct TierFacts {
     /// Its identity, new at each format.
     pub id: String,
-    /// The directory whose pages it holds.
+    /// The source of its pages.
     #[serde(with = "crate::path")]
     pub source: PathBuf,
     /// State of the source directory.

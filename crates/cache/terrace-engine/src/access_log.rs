@@ -15,15 +15,15 @@ pub(crate) const NOTED_MAX: usize = 8192;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Read through the mount, found in a frame.
-    MainHit,
+    MountHit,
     /// Read through the mount, fetched from the source.
-    MainMiss,
+    MountMiss,
     /// Written through the mount.
     Write,
     /// Read by the library out of a frame.
-    FastHit,
+    PreloadHit,
     /// Read by the library from the source.
-    FastMiss,
+    PreloadMiss,
 }
 
 /// Adjacent pages accessed by one request.

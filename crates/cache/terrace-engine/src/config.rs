@@ -66,7 +66,8 @@ pub struct EngineConfig {
     /// Unwritten pages from which on an fsync of a grown file uses a tier beside the source's own commit. Fewer
     /// pages are written to the source along with the commit.
     pub tier_fsync_min: u64,
-    /// New dirty pages of a file with owed pages that start a write to the target ahead of the next fsync.
+    /// New dirty pages of a file with undestaged pages that start a write to the target ahead of the next
+    /// fsync.
     pub tier_ahead_min: usize,
     /// Share of these pages that the source takes instead.
     pub source_share: SourceShare,
@@ -217,11 +218,11 @@ impl Access {
     pub fn is_ready(&self) -> bool {
         !matches!(self, Access::Medium(medium) if !medium.is_ready())
     }
-    /// Whether the target may hold owed pages, durably in place of the source.
-    pub(crate) fn takes_owed(&self) -> bool {
+    /// Whether the target may hold undestaged pages, durably in place of the source.
+    pub(crate) fn takes_undestaged(&self) -> bool {
         match self {
             Access::File(_) => true,
-            Access::Medium(medium) => medium.takes_owed(),
+            Access::Medium(medium) => medium.takes_undestaged(),
             Access::Unopened => false,
         }
     }

@@ -75,9 +75,9 @@ pub(crate) struct BurstHook {
     /// A file was written.
     pub(crate) note_write: fn(&Context, &Object),
     /// The source takes the pages that a target has of a file. The caller holds the writeback lock.
-    pub(crate) settle_locked: fn(&Context, &Object) -> io::Result<()>,
+    pub destage_locked: fn(&Context, &Object) -> io::Result<()>,
     /// A file is gone.
-    pub(crate) let_go: fn(&Context, &Object),
+    pub note_deleted: fn(&Context, &Object),
 }
 
 /// Everything that paths and services share.
@@ -88,7 +88,7 @@ pub(crate) struct Context {
     /// Memory that the machine can give at the moment, bytes; `u64::MAX`: no bound below the limit.
     pub(crate) ceiling: AtomicU64,
     /// Programs wait for memory: the pool gives frames back whatever they hold.
-    pub(crate) hasty: AtomicBool,
+    pub fast_shrink: AtomicBool,
     /// Chunks that the pool may hold.
     pub(crate) chunks: AtomicU64,
     /// Largest memory of all registered users, bytes: with more, the pool would fall below its minimum.
@@ -106,7 +106,7 @@ pub(crate) struct Context {
     pub(crate) reclaim_wakeup: Wakeup,
     pub(crate) writeback_wakeup: Wakeup,
     /// Time at which a target last answered an fsync (ns, engine clock); 0: never.
-    pub(crate) last_owed_ns: AtomicU64,
+    pub last_target_fsync_ns: AtomicU64,
     /// Write speeds of source and targets, for bursts.
     pub(crate) speeds: Speeds,
     pub(crate) burst: BurstHook,
@@ -143,8 +143,8 @@ impl std::fmt::Debug for Context {
 
 impl Context {
     /// Whether a target may have pages that the source lacks.
-    pub(crate) fn may_owe(&self) -> bool {
-        self.config.durable_in_tier || self.devices.may_owe()
+    pub(crate) fn may_have_undestaged(&self) -> bool {
+        self.config.durable_in_tier || self.devices.may_have_undestaged()
     }
     pub(crate) fn new(
         config: EngineConfig,
@@ -159,7 +159,7 @@ impl Context {
             config,
             memory: AtomicU64::new(memory_bytes),
             ceiling: AtomicU64::new(u64::MAX),
-            hasty: AtomicBool::new(false),
+            fast_shrink: AtomicBool::new(false),
             chunks: AtomicU64::new(0),
             users_max: AtomicU64::new(0),
             handles,
@@ -172,7 +172,7 @@ impl Context {
             writeback_wakeup: Wakeup::default(),
             speeds: Speeds::default(),
             burst,
-            last_owed_ns: AtomicU64::new(0),
+            last_target_fsync_ns: AtomicU64::new(0),
             jobs: Jobs::default(),
             marks: Marks::default(),
             followed: Followed::default(),

@@ -1,7 +1,7 @@
 //! The engine: one instance of the cache, assembled from its parts. No part depends on it.
 
 use crate::burst::fsync;
-use crate::burst::replay::{self, Decision, FileLookup, OwedPages, Replayed};
+use crate::burst::replay::{self, Decision, FileLookup, Replayed, UndestagedPages};
 mod control;
 
 use crate::clock::Clock;
@@ -316,8 +316,8 @@ impl Engine {
     ) -> io::Result<()> {
         self.start_target(live::add(&self.cx, config, table, levels)?)
     }
-    /// Empties and removes a target. Its valuable pages move to other targets, whose tiers `levels` names,
-    /// and readers are served meanwhile. Afterwards its file may be closed. Returns the target's final
+    /// Empties and removes a target. Its valuable pages move to other targets of the tiers `levels`, and
+    /// readers are served meanwhile. Afterwards its file may be closed. Returns the target's final
     /// counters.
     ///
     /// # Errors
@@ -357,7 +357,7 @@ impl Engine {
     }
     /// Notes an open of the file: a file that had just changed may have a lasting identity by now.
     pub fn note_open(&self, o: &ObjectRef) {
-        park::look_again(&self.cx, o);
+        park::retry_identity(&self.cx, o);
     }
     /// The object `id`, if it is published.
     pub fn lookup_object(&self, id: ObjectId) -> Option<ObjectRef> {
@@ -367,7 +367,7 @@ impl Engine {
     pub fn remembers(&self, o: &ObjectRef) -> bool {
         !self.cx.state.lock().pages.index.is_empty(o.slot_index())
     }
-    /// Drops an object whose inode the kernel has forgotten, after writeback of its dirty pages. If the
+    /// Drops an object after writeback of its dirty pages: the kernel has forgotten its inode. If the
     /// writeback fails the object stays, and is retried.
     ///
     /// # Errors
@@ -388,15 +388,16 @@ impl Engine {
     pub fn reattach_object(&self, id: ObjectId, path_fd: impl Into<PathFd>) -> Option<ObjectRef> {
         recover::reattach_object(&self.cx, id, path_fd.into())
     }
-    /// Owed pages left by earlier runs, once all are known. Called after [`Engine::serve`], before files are
-    /// served.
+    /// Undestaged pages left by earlier runs, once all are known. Called after [`Engine::serve`], before
+    /// files are served.
     ///
     /// # Errors
     /// A target cannot be read.
-    pub fn owed(&self) -> io::Result<Vec<OwedPages>> {
-        replay::owed(&self.cx)
+    pub fn undestaged(&self) -> io::Result<Vec<UndestagedPages>> {
+        replay::undestaged(&self.cx)
     }
-    /// Writes a file's owed pages to the source if the file is as the run left it, or acts by `decision`.
+    /// Writes a file's undestaged pages to the source if the file is as the run left it, or acts by
+    /// `decision`.
     ///
     /// # Errors
     /// The source's: the pages are kept.

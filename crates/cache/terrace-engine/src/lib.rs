@@ -58,7 +58,7 @@ pub use file::{object, source};
 pub use observe::earning::Earning;
 pub use observe::{lru, trace};
 
-pub use burst::replay::{Conflict, Decision, FileLookup, OwedPages, Replayed};
+pub use burst::replay::{Conflict, Decision, FileLookup, Replayed, UndestagedPages};
 pub use clock::{Clock, StampClock, SystemClock};
 pub use config::{
     Access, Admit, CompressedConfig, DeviceConfig, EngineConfig, IoKind, NumaConfig, RING_SLOTS_MAX,

@@ -108,7 +108,7 @@ pub(crate) mod flag {
     /// The kernel's page cache has the content; the device may not have it.
     pub(crate) const UNSTABLE: u8 = 4;
     /// Any of these: the source may still need the frame, so it stays.
-    pub(crate) const HELD: u8 = DIRTY | WRITEBACK | UNSTABLE;
+    pub(crate) const UNSYNCED: u8 = DIRTY | WRITEBACK | UNSTABLE;
     /// The page was refaulted, or read again after its fault: it is worth compressing.
     pub(crate) const REUSED: u8 = 8;
     /// The page is being compressed: no candidate for eviction meanwhile.
@@ -116,7 +116,7 @@ pub(crate) mod flag {
     /// The page was used since its fault, and its touch count no longer shows it.
     pub(crate) const USED: u8 = 32;
     /// A dirty page with content that is durable on a target.
-    pub(crate) const OWED: u8 = 64;
+    pub(crate) const UNDESTAGED: u8 = 64;
 }
 
 impl SegmentHandles {
@@ -183,9 +183,9 @@ fn below_limits(max: u64, min: u64, of: impl Fn(u64) -> Geometry) -> Geometry {
     let limit = |resource| getrlimit(resource).current.unwrap_or(u64::MAX);
     // Half of the address space and of the private memory is left to other uses. The metadata of a frame
     // takes less than this.
-    const BOOKS_BYTES: u64 = 128;
+    const METADATA_BYTES: u64 = 128;
     let segment_max = limit(Resource::Fsize).min(limit(Resource::As) / 2);
-    let frames_max = limit(Resource::Data) / 2 / BOOKS_BYTES;
+    let frames_max = limit(Resource::Data) / 2 / METADATA_BYTES;
     let fits =
         |g: &Geometry| g.segment_bytes() as u64 <= segment_max && u64::from(g.frames_max) <= frames_max;
     let mut bytes = max;

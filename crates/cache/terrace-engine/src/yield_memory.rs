@@ -5,7 +5,7 @@
 //! alone, and allocates one bit for each frame.
 
 use crate::segment::SegmentHandles;
-use crate::segment::flag::HELD;
+use crate::segment::flag::UNSYNCED;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -63,7 +63,7 @@ impl SegmentHandles {
         let frames_max = self.segment.geometry().frames_max;
         let populated = self.segment.header().populated.load(Ordering::Acquire).min(frames_max);
         let index = Index::new(self.segment.clone());
-        let mut kept = self.held_frames(&index, populated);
+        let mut kept = self.frames_to_keep(&index, populated);
         let top = u32::try_from(keep_bytes / PAGE_SIZE as u64).unwrap_or(u32::MAX).min(populated);
         // Frames that must stay beyond `top` reduce the number below it.
         let beyond = (top..populated).filter(|&frame| kept.has(frame)).count() as u32;
@@ -93,10 +93,10 @@ impl SegmentHandles {
         }
     }
 
-    fn held_frames(&self, index: &Index, frames: u32) -> KeptFrames {
+    fn frames_to_keep(&self, index: &Index, frames: u32) -> KeptFrames {
         let mut kept = KeptFrames::new(frames);
         self.for_framed(index, frames, |_, _, frame| {
-            if self.frame_flags(frame).load(Ordering::Acquire) & HELD != 0 {
+            if self.frame_flags(frame).load(Ordering::Acquire) & UNSYNCED != 0 {
                 kept.keep(frame);
             }
         });

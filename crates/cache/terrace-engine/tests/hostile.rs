@@ -199,12 +199,12 @@ fn a_hostile_client_changes_nothing() {
         }
         reads += 1;
         let mut pages = 0;
-        let told = recorder.look(&mut |access| {
+        let looked = recorder.look(&mut |access| {
             assert!(access.object == served.id && access.page < PAGES, "{access:?}");
             pages += 1;
             Ok(())
         });
-        assert!(told.is_ok() && pages < 1 << 24, "{pages} pages of one look");
+        assert!(looked.is_ok() && pages < 1 << 24, "{pages} pages of one look");
     }
     drop(recorder);
     for mut a in attackers {
@@ -406,7 +406,7 @@ fn claims_of_a_lane_are_checked() {
             Ok(())
         })
         .unwrap();
-    assert_eq!(got, [62, 63].map(|page| (filler.object, page, Kind::FastMiss)));
+    assert_eq!(got, [62, 63].map(|page| (filler.object, page, Kind::PreloadMiss)));
     assert_eq!(lost.unclear, 1 + 3 + u64::from(u16::MAX) + LANE_RECORDS as u64);
     served.end();
 }
@@ -430,7 +430,7 @@ fn disconnected_peer_is_no_client() {
 /// A silent client, or one with a slow request, does not delay others. A shortage of descriptors does not
 /// make the server spin.
 #[test]
-fn a_crowd_keeps_nobody_waiting() {
+fn many_connections_delay_no_client() {
     let served = Served::small();
     // More than the limit: the last ones wait in the backlog.
     let crowd: Vec<OwnedFd> = (0..500).map(|_| served.connect()).collect();

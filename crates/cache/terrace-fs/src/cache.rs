@@ -36,17 +36,17 @@ impl CachedFile for ObjectRef {
     fn close_writer(&self) -> Option<Arc<DataFd>> {
         Object::close_writer(self)
     }
-    fn is_unsettled(&self) -> bool {
-        Object::is_unsettled(self)
+    fn has_unsynced_pages(&self) -> bool {
+        Object::has_unsynced_pages(self)
     }
     fn is_changed_behind(&self, stat: &Stat) -> bool {
         Object::is_changed_behind(self, stat)
     }
-    fn is_unheard(&self) -> bool {
-        Object::is_unheard(self)
+    fn has_unreported_close(&self) -> bool {
+        Object::has_unreported_close(self)
     }
-    fn hear_close(&self) -> io::Result<()> {
-        Object::hear_close(self)
+    fn take_close_error(&self) -> io::Result<()> {
+        Object::take_close_error(self)
     }
     fn dirty_pages(&self) -> u64 {
         Object::dirty_pages(self)

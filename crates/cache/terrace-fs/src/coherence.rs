@@ -35,7 +35,7 @@ pub(crate) struct Emptied {
     /// Handles that are open past the page cache.
     bypassing: AtomicU32,
     /// When the page cache was emptied last.
-    at: Moment,
+    at: LastEvent,
 }
 
 impl Emptied {
@@ -69,9 +69,9 @@ impl Emptied {
 /// Time of the last event. In a durable record it has the meaning for the next daemon as well.
 #[derive(Debug, Default)]
 #[repr(transparent)]
-pub(crate) struct Moment(AtomicU64);
+pub(crate) struct LastEvent(AtomicU64);
 
-impl Moment {
+impl LastEvent {
     /// Records an event now.
     pub(crate) fn note(&self) {
         self.0.fetch_max(now(), Ordering::Relaxed);
@@ -99,15 +99,15 @@ struct Slot {
 
 /// Records of recent reads.
 #[derive(Debug)]
-pub(crate) struct Paging {
+pub(crate) struct RecentReads {
     slots: Box<[Slot]>,
     /// Until this time earlier reads are unknown: a daemon has crashed.
     blind_until: AtomicU64,
 }
 
-impl Paging {
-    pub(crate) fn new() -> Paging {
-        Paging { slots: (0..SLOTS).map(|_| Slot::default()).collect(), blind_until: AtomicU64::new(0) }
+impl RecentReads {
+    pub(crate) fn new() -> RecentReads {
+        RecentReads { slots: (0..SLOTS).map(|_| Slot::default()).collect(), blind_until: AtomicU64::new(0) }
     }
 
     /// A restarted daemon does not know its predecessor's reads. The kernel resends the last ones from now
@@ -172,45 +172,48 @@ mod tests {
 
     #[test]
     fn read_asked_after_a_write_and_answered_before_is_suspect() {
-        let paging = Paging::new();
-        assert!(!paging.overtook(7, 0..4096, 10, now(), None), "nothing was read");
-        paging.note(7, 0..1 << 20, 12);
+        let recent_reads = RecentReads::new();
+        assert!(!recent_reads.overtook(7, 0..4096, 10, now(), None), "nothing was read");
+        recent_reads.note(7, 0..1 << 20, 12);
         let much_later = now() + 2 * LINGERS_NS;
-        assert!(paging.overtook(7, 4096..8192, 10, much_later, None));
-        assert!(paging.overtook(7, (1 << 20) - 1..1 << 20, 10, much_later, None));
+        assert!(recent_reads.overtook(7, 4096..8192, 10, much_later, None));
+        assert!(recent_reads.overtook(7, (1 << 20) - 1..1 << 20, 10, much_later, None));
         assert!(
-            !paging.overtook(7, 4096..8192, 14, much_later, None),
+            !recent_reads.overtook(7, 4096..8192, 14, much_later, None),
             "an answer that was there before the write"
         );
-        assert!(!paging.overtook(7, 1 << 30..(1 << 30) + 1, 10, much_later, None), "elsewhere");
-        assert!(!paging.overtook(8, 4096..8192, 10, much_later, None), "another file");
+        assert!(!recent_reads.overtook(7, 1 << 30..(1 << 30) + 1, 10, much_later, None), "elsewhere");
+        assert!(!recent_reads.overtook(8, 4096..8192, 10, much_later, None), "another file");
     }
 
     #[test]
     fn so_is_any_read_of_the_last_seconds() {
-        let paging = Paging::new();
-        paging.note(7, 0..4096, 12);
-        assert!(paging.overtook(7, 0..100, 14, now(), None));
+        let recent_reads = RecentReads::new();
+        recent_reads.note(7, 0..4096, 12);
+        assert!(recent_reads.overtook(7, 0..100, 14, now(), None));
         let later = now() + LINGERS_NS + 1_000_000_000;
-        assert!(!paging.overtook(7, 0..100, 14, later, None));
+        assert!(!recent_reads.overtook(7, 0..100, 14, later, None));
     }
 
     #[test]
     fn to_a_writer_past_the_page_cache_all_reads_since_its_open_are() {
-        let (paging, before) = (Paging::new(), now() - 1);
-        paging.note(7, 0..4096, 12);
+        let (recent_reads, before) = (RecentReads::new(), now() - 1);
+        recent_reads.note(7, 0..4096, 12);
         let later = now() + LINGERS_NS + 1_000_000_000;
-        assert!(paging.overtook(7, 0..100, 14, later, Some(before)));
-        assert!(!paging.overtook(7, 0..100, 14, later, Some(now() + 1_000_000_000)), "opened after the read");
+        assert!(recent_reads.overtook(7, 0..100, 14, later, Some(before)));
+        assert!(
+            !recent_reads.overtook(7, 0..100, 14, later, Some(now() + 1_000_000_000)),
+            "opened after the read"
+        );
     }
 
     #[test]
     fn after_a_crash_every_write_is_suspect_for_a_while() {
-        let paging = Paging::new();
-        assert!(!paging.is_blind(now()));
-        paging.note_restart();
-        assert!(paging.is_blind(now()));
-        assert!(!paging.is_blind(now() + LINGERS_NS));
+        let recent_reads = RecentReads::new();
+        assert!(!recent_reads.is_blind(now()));
+        recent_reads.note_restart();
+        assert!(recent_reads.is_blind(now()));
+        assert!(!recent_reads.is_blind(now() + LINGERS_NS));
     }
 
     #[test]

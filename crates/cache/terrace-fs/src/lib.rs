@@ -18,7 +18,7 @@
 //! | `pressure/deleted` | files deleted behind the mount that cannot be written |
 //! | `ops/make`, `ops/remove` | operations that change names |
 //! | `ops/dir`, `ops/file`, `ops/xattr` | listings, content, extended attributes |
-//! | `ops/stage`, `ops/hold` | staging of content, and files opened ahead of programs |
+//! | `ops/stage`, `ops/open_ahead` | staging of content, and files opened ahead of programs |
 //! | `ops/lookup`, `ops/change` | names to inodes, attributes; changes of attributes |
 //! | `namespace` | the tables put together, recovery, the end of an inode |
 //! | `ops/creds` | acting for the caller |
@@ -62,8 +62,8 @@ pub use namespace::{Namespace, NamespaceConfig};
 pub use ops::change::{SetAttr, SetTime};
 pub use ops::dir::{Listed, ListedPlus};
 pub use ops::file::{Opened, WriteKind, Written};
-pub use ops::hold::PinnedFile;
 pub use ops::lookup::Entry;
+pub use ops::open_ahead::OpenedAhead;
 pub use ops::stage::{drop_content, pin, stage, stage_down};
 pub use page_cache::{CachedFile, PageCache};
 pub use pressure::heap::set_up_heap;

@@ -11,14 +11,14 @@ use std::time::Duration;
 use terrace_sync::MutexGuard;
 
 use crate::attr::Kind;
-use crate::coherence::Paging;
+use crate::coherence::RecentReads;
 use crate::crossings::Crossings;
 use crate::error::{Error, Result};
 use crate::inode::durable::{Durable, DurableLayout, DurableRegion};
 use crate::inode::handle::HandleTable;
 use crate::inode::journal::{Journal, Op};
 use crate::inode::place::Refused;
-use crate::inode::unsettled::Unsettled;
+use crate::inode::possibly_mapped::PossiblyMapped;
 use crate::inode::watch::Watches;
 use crate::inode::{Inode, InodeTable, Life, ROOT};
 use crate::kernel::{Caller, Kernel};
@@ -79,14 +79,14 @@ pub struct Namespace<C: PageCache> {
     pub(crate) durable: Arc<Durable>,
     pub(crate) kernel: OnceLock<Box<dyn Kernel>>,
     pub(crate) pressure: Pressure,
-    pub(crate) paging: Paging,
-    pub(crate) unsettled: Unsettled,
+    pub(crate) recent_reads: RecentReads,
+    pub(crate) possibly_mapped: PossiblyMapped,
     pub(crate) crossings: Crossings,
     pub(crate) refused: Refused,
     /// `None`: this kernel offers no watches to this user.
     pub(crate) watches: Option<Watches>,
     /// The watches no longer report changes.
-    pub(crate) is_deaf: AtomicBool,
+    pub(crate) watch_failed: AtomicBool,
     /// Whether the modes of source files restrict this daemon.
     pub(crate) bound_by_modes: bool,
 }
@@ -122,15 +122,15 @@ impl<C: PageCache> Namespace<C> {
         for inode in namespace.inodes.all() {
             let mut life = inode.life.lock();
             if let Some(object) = life.object.clone() {
-                namespace.pressure.object_made();
+                namespace.pressure.note_object_made();
                 if namespace.passes_through() {
                     // A mapping may outlive its closed handle.
-                    life.outside.may_map |= object.is_slow();
+                    life.kernel_writes.may_map |= object.is_slow();
                     // The cache has not recovered its pages yet, so they cannot be dropped here.
                     if life.unseen_writers == 0 && object.is_slow() {
-                        namespace.unsettled.push(inode.nodeid);
+                        namespace.possibly_mapped.push(inode.nodeid);
                     }
-                    namespace.unback(&inode, &life);
+                    namespace.release_backing(&inode, &life);
                     continue;
                 }
                 object.set_slow(life.unseen_writers > 0);
@@ -163,7 +163,7 @@ impl<C: PageCache> Namespace<C> {
         Ok(())
     }
 
-    /// Drops inodes whose last reference ended just before the crash, and closes descriptors that a last
+    /// Drops inodes that lost their last reference just before the crash, and closes descriptors that a last
     /// close would have closed.
     pub fn finish_recovery(&self) {
         for inode in self.inodes.all() {
@@ -193,14 +193,14 @@ impl<C: PageCache> Namespace<C> {
             inodes,
             handles,
             journal: Journal::new(durable.clone()),
-            paging: Paging::new(),
-            unsettled: Unsettled::default(),
+            recent_reads: RecentReads::new(),
+            possibly_mapped: PossiblyMapped::default(),
             crossings: Crossings::default(),
             refused: Refused::default(),
             watches: Watches::new()
                 .inspect_err(|err| tracing::debug!("names in the source are not watched: {err}"))
                 .ok(),
-            is_deaf: AtomicBool::new(false),
+            watch_failed: AtomicBool::new(false),
             durable,
             bound_by_modes: !rustix::process::geteuid().is_root(),
             kernel: OnceLock::new(),
@@ -223,9 +223,9 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// Records that the kernel was asked to resend requests that the earlier daemon left unanswered.
-    pub(crate) fn note_resend_asked(&self) {
-        self.journal.note_resend_asked();
-        self.paging.note_restart();
+    pub fn note_resend_requested(&self) {
+        self.journal.note_resend_requested();
+        self.recent_reads.note_restart();
     }
 
     /// Records that the connection to the kernel is about to be initialised.
@@ -320,7 +320,7 @@ impl<C: PageCache> Namespace<C> {
         let size = inode.stat()?.st_size as u64;
         let object = self.cache.object(inode.nodeid, inode.shared_fd(), size)?;
         life.object = Some(object.clone());
-        self.pressure.object_made();
+        self.pressure.note_object_made();
         Ok(object)
     }
 
@@ -328,7 +328,7 @@ impl<C: PageCache> Namespace<C> {
     pub(crate) fn retire_if_unused(&self, inode: &Inode<C::Object>) {
         let life = inode.life.lock();
         if !inode.is_forgotten(&life)
-            || (!self.pressure.is_crowded(self.inodes.len()) && self.rest(inode, &life))
+            || (!self.pressure.is_filling(self.inodes.len()) && self.rest(inode, &life))
         {
             return;
         }
@@ -360,11 +360,11 @@ impl<C: PageCache> Namespace<C> {
             inode.forget_writer();
             life.object = None;
             inode.note_object(false);
-            self.pressure.object_gone();
+            self.pressure.note_object_dropped();
         }
         self.inodes.retire(inode, &mut life);
         if life.retired {
-            self.hear_no_more(inode);
+            self.unwatch(inode);
         }
         true
     }

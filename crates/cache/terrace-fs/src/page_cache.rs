@@ -92,17 +92,17 @@ pub trait CachedFile: Clone + Send + Sync + fmt::Debug + 'static {
     /// closed when the result is dropped.
     fn close_writer(&self) -> Option<Arc<DataFd>>;
     /// Whether a close of written data at the source, or the report of its error, is still due.
-    fn is_unheard(&self) -> bool {
+    fn has_unreported_close(&self) -> bool {
         false
     }
     /// Closes at the source. The program, sync or unmount that calls this reports the error.
-    fn hear_close(&self) -> io::Result<()> {
+    fn take_close_error(&self) -> io::Result<()> {
         Ok(())
     }
     /// Pages that the source does not have yet.
     fn dirty_pages(&self) -> u64;
     /// Whether pages may have to be written, or written again.
-    fn is_unsettled(&self) -> bool;
+    fn has_unsynced_pages(&self) -> bool;
     /// Whether the source, with its status `stat`, was changed by others since this cache last wrote to it.
     fn is_changed_behind(&self, stat: &Stat) -> bool;
     /// Replaces the source's size and times by the cache's where those are newer.

@@ -544,7 +544,7 @@ fn resting_file_is_dropped_without_name_or_with_full_tables() {
     assert_eq!((rested.known(), rested.world.namespace.pressure.objects()), (1, 0));
     assert_eq!(rested.read().1, 10);
 
-    // A file whose last name is removed through the mount does not rest.
+    // A file without a name, after a removal through the mount, does not rest.
     let ino = rested.ino;
     rested.world.ask(|ns, op| ns.lookup(op, ROOT, name("f"))).unwrap();
     rested.world.ask(|ns, op| ns.unlink(op, ROOT, name("f"))).unwrap();

@@ -1,7 +1,7 @@
-//! The futex word that shows clients whether a process still keeps the leases.
+//! The futex word that shows clients whether the lease holder, the supervisor, is alive.
 //!
-//! A lease ends with the last descriptor of its file. The keeper (the supervisor) shares its descriptor table
-//! with every daemon, so a crash of a daemon ends no lease. When the keeper dies too, clients must stop
+//! A lease ends with the last descriptor of its file. The supervisor shares its descriptor table
+//! with every daemon, so a crash of a daemon ends no lease. When the supervisor dies too, clients must stop
 //! reading from memory before the first lease ends. The word is therefore a robust futex
 //! (set_robust_list(2)). The kernel marks it at the owner's death, before it closes the owner's descriptors
 //! (kernel/exit.c: `exit_mm` comes before `exit_files`).
@@ -27,12 +27,12 @@ struct Head {
     pending: *const Node,
 }
 
-/// Makes the calling thread the keeper of the leases for as long as it lives. It must use no robust mutexes
+/// Makes the calling thread the lease holder for as long as it lives. It must use no robust mutexes
 /// of libc.
 ///
 /// # Errors
 /// The kernel has no robust futexes.
-pub fn keep(word: &'static AtomicU32) -> io::Result<()> {
+pub fn register_holder(word: &'static AtomicU32) -> io::Result<()> {
     let node: &'static mut Node = Box::leak(Box::new(Node { next: ptr::null() }));
     let offset = (ptr::from_ref(word) as libc::c_long) - (ptr::from_ref(node) as libc::c_long);
     let head: &'static mut Head =
@@ -72,7 +72,7 @@ mod tests {
     use terrace_shm::layout::NO_LEASES;
 
     /// The check that clients make.
-    fn is_kept(word: &AtomicU32) -> bool {
+    fn has_holder(word: &AtomicU32) -> bool {
         word.load(Ordering::SeqCst) & NO_LEASES == 0
     }
 
@@ -85,18 +85,18 @@ mod tests {
         }
     }
 
-    /// The kernel marks the death of a killed keeper, and of no other process.
+    /// The kernel marks the death of a killed supervisor, and of no other process.
     #[test]
-    fn a_killed_keeper_is_noted() {
+    fn killed_supervisor_is_noted() {
         let word = shared_word();
         // SAFETY: the child makes system calls and allocates two small boxes; no other thread of this process
         // holds the allocator for long.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            let kept = keep(word).is_ok();
+            let registered = register_holder(word).is_ok();
             // SAFETY: ends here.
             unsafe {
-                if kept {
+                if registered {
                     libc::pause();
                 }
                 libc::_exit(1)
@@ -105,15 +105,15 @@ mod tests {
         while word.load(Ordering::SeqCst) == 0 {
             std::thread::yield_now();
         }
-        assert!(is_kept(word));
+        assert!(has_holder(word));
         suspend(word);
-        assert!(!is_kept(word) && is_suspended(word));
+        assert!(!has_holder(word) && is_suspended(word));
         resume(word);
-        assert!(is_kept(word));
+        assert!(has_holder(word));
         std::thread::sleep(std::time::Duration::from_millis(10));
         // SAFETY: our child.
         unsafe { libc::kill(child, libc::SIGKILL) };
         waitpid(Pid::from_raw(child), WaitOptions::empty()).unwrap();
-        assert!(!is_kept(word));
+        assert!(!has_holder(word));
     }
 }

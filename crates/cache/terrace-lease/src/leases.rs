@@ -15,8 +15,8 @@ use terrace_sync::{Condvar, Mutex};
 use crate::file::LeasedFile;
 use crate::{guard, lease};
 
-/// Interval of the check for deleted files, whose space our descriptor keeps allocated, and for a stopped
-/// daemon.
+/// Interval of the check for a stopped daemon and for deleted files: our descriptor keeps their space
+/// allocated.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Files checked each time.
 const LOOKS_MAX: usize = 2048;
@@ -74,7 +74,7 @@ pub struct Leases {
     dev: u64,
     /// Most files at a time: each may cost two descriptors.
     files_max: usize,
-    /// The futex word of the keeper ([`guard`]).
+    /// The futex word of the supervisor ([`guard`]).
     word: &'static AtomicU32,
     files: Mutex<Files>,
     /// Signalled when a file waits for its lease, and at the end.
@@ -87,8 +87,8 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// Serves files of the device `dev`, at most `files_max` at a time. `word`: the keeper's futex word, see
-    /// [`guard`].
+    /// Serves files of the device `dev`, at most `files_max` at a time. `word`: the supervisor's futex word,
+    /// see [`guard`].
     pub fn new(engine: Arc<Engine>, dev: u64, files_max: usize, word: &'static AtomicU32) -> Leases {
         Leases {
             engine,

@@ -131,7 +131,7 @@ impl Miniature {
         Some(Miniature { caches, threshold, rate, accesses: 0.0 })
     }
 
-    /// Keys whose hash ([`crate::mrc::Shards::hash`]) is below this are sampled.
+    /// Keys with a hash ([`crate::mrc::Shards::hash`]) below this are sampled.
     pub fn threshold(&self) -> u64 {
         self.threshold
     }

@@ -202,7 +202,8 @@ impl Prefetcher {
         window.saturating_mul(2)
     }
 
-    /// Index for a new stream: that of a replaced one, whose last window is judged; None while there is room.
+    /// Index for a new stream: that of a replaced one, after its last window is judged. None while there is
+    /// room.
     fn free(&mut self, limits: Limits, is_used: impl FnMut(u64) -> bool) -> Option<usize> {
         let at = self.replaced()?;
         self.judged(at, limits, is_used);

@@ -49,9 +49,9 @@ pub(crate) struct Attachment {
 }
 
 impl Attachment {
-    /// Whether the leases are kept. Always true with a mount.
+    /// Whether the lease holder is alive. Always true with a mount.
     #[inline]
-    pub(crate) fn has_keeper(&self) -> bool {
+    pub(crate) fn has_lease_holder(&self) -> bool {
         self.segment.header().leases.load(Ordering::Acquire) & NO_LEASES == 0
     }
 }
@@ -343,7 +343,7 @@ pub(crate) fn flush() -> c_int {
 fn insist(op: u32, fd: Option<c_int>) -> Result<Reply, c_int> {
     let v = volatile().ok_or(libc::ENOENT)?;
     let end = sys::now_ms() + PATIENCE_MS;
-    let mut nap_ms = 1;
+    let mut pause_ms = 1;
     loop {
         let why = match dial() {
             Ok(s) => match ask_apart(s, op, fd) {
@@ -361,8 +361,8 @@ fn insist(op: u32, fd: Option<c_int>) -> Result<Reply, c_int> {
         if hopeless && v.socket.get().is_none() || sys::now_ms() >= end {
             return Err(why);
         }
-        sys::nap(nap_ms);
-        nap_ms = (nap_ms * 2).min(64);
+        sys::nap(pause_ms);
+        pause_ms = (pause_ms * 2).min(64);
     }
 }
 
@@ -388,8 +388,8 @@ fn ask_registered(v: &'static Volatile, op: u32, fd: Option<c_int>) -> Option<Re
 }
 
 /// Wakes the daemon, unless a thread of this process has just done so: until it runs, every thread sees it
-/// asleep. The wake-up uses the socket, whose inode is unique. An eventfd would not do: if the program closed
-/// it and made its own with that number, both would look the same.
+/// asleep. The wake-up uses the socket, because the socket's inode is unique. An eventfd would not do: if the
+/// program closed it and made its own with that number, both would look the same.
 pub(crate) fn ring_bell() {
     static LAST_NS: AtomicU64 = AtomicU64::new(0);
     let (now, last) = (sys::now_ns(), LAST_NS.load(Ordering::Relaxed));

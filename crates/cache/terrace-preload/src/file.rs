@@ -50,7 +50,7 @@ impl File<'_> {
     /// Whether it may be read from memory. Without a mount, the leases must be kept.
     #[inline]
     pub(crate) fn is_served(&self) -> bool {
-        self.has_slot() && self.world.has_keeper()
+        self.has_slot() && self.world.has_lease_holder()
     }
     #[inline]
     pub(crate) fn count_hit(&self, offset: u64, n: usize) {

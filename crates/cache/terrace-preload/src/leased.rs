@@ -111,7 +111,7 @@ fn begin(fd: c_int) {
         connection::world().is_some_and(|w| w.segment.object(slot).flags.load(Ordering::Acquire) == 0)
     };
     // A stopped daemon would not answer.
-    let is_answered = connection::world().is_none_or(connection::Attachment::has_keeper);
+    let is_answered = connection::world().is_none_or(connection::Attachment::has_lease_holder);
     if !is_answered || !connection::register(false) {
         return table::reconsider(fd);
     }

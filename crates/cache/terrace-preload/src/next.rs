@@ -35,7 +35,7 @@ macro_rules! next {
                     #[allow(clippy::redundant_closure_call, unused_unsafe)]
                     return unsafe { ($early)($($arg),*) };
                 }
-                // SAFETY: dlsym returned this address for this name, whose C prototype this is.
+                // SAFETY: dlsym returned this address for this name, and the type is the name's C prototype.
                 unsafe { transmute::<usize, unsafe extern "C-unwind" fn($($t),*) -> $r>(p)($($arg),*) }
             }
         )*

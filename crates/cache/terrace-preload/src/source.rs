@@ -4,7 +4,7 @@
 //! Closing any descriptor of an inode would drop the process's POSIX locks on it. Entries are written under
 //! the connection's lock and read without it. An entry never changes its object.
 //!
-//! Without a mount: the program's own descriptor, whose content does not stay in the page cache. A descriptor
+//! Without a mount: the program's own descriptor. Its content does not stay in the page cache. A descriptor
 //! of the library would disturb the program: its close ends locks, and until then it keeps a deleted file's
 //! space and a descriptor number.
 
@@ -151,7 +151,7 @@ fn find(object: u64) -> Option<usize> {
 
 /// Request to the daemon without a mount. Returns whether it accepts page fills.
 fn ask(fd: c_int, object: u64) -> Option<bool> {
-    if !connection::world()?.has_keeper() {
+    if !connection::world()?.has_lease_holder() {
         return None; // No daemon would answer.
     }
     let reply = connection::serve(fd).filter(|reply| reply.errno == 0 && reply.object == object)?;

@@ -261,7 +261,8 @@ pub(crate) unsafe fn madvise(p: *mut c_void, len: usize, advice: c_int) -> bool 
 /// The running kernel's version, major and minor; (0, 0) if unknown.
 pub(crate) fn kernel_version() -> (u32, u32) {
     let mut name = std::mem::MaybeUninit::<libc::utsname>::zeroed();
-    // SAFETY: the buffer is large enough; zeroes are a valid utsname, whose strings the kernel ends with NUL.
+    // SAFETY: the buffer is large enough; zeroes are a valid utsname, and the kernel ends its strings with
+    // NUL.
     let release = unsafe {
         raw(libc::SYS_uname, [name.as_mut_ptr() as usize, 0, 0, 0, 0, 0]);
         CStr::from_ptr((*name.as_ptr()).release.as_ptr())

@@ -9,7 +9,7 @@
 use std::arch::global_asm;
 use std::ffi::{c_char, c_void};
 
-/// A stub for each name: jumps to the function, whose address the first call finds. Hidden: an exported one
+/// A stub for each name: jumps to the function. The first call finds the address. Hidden: an exported one
 /// would be used by every library.
 macro_rules! stubs {
     ($($name:literal)*) => {

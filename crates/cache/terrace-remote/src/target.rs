@@ -308,10 +308,10 @@ fn content(store: &Store, request: &TargetRequest, source: &Source) -> Result<Op
         return Err(Fault::OtherSource { theirs: found.source.path, ours: request.source.clone() });
     }
     let region = u64::from(found.geometry.region_bytes());
-    if let Some(asked) = request.size
-        && divide(asked, region) != Some(found.geometry)
+    if let Some(requested) = request.size
+        && divide(requested, region) != Some(found.geometry)
     {
-        return Err(Fault::OtherSize { bytes: region * u64::from(found.geometry.regions()), asked });
+        return Err(Fault::OtherSize { bytes: region * u64::from(found.geometry.regions()), requested });
     }
     if IN_MEMORY_MAX * region > request.memory_bytes / MEMORY_PART && region > *REGION_BYTES.start() {
         let most = (IN_MEMORY_MAX * region) >> 20;

@@ -42,8 +42,7 @@ pub fn snapshot_on_device(seg: &Segment, slot: &ObjectSlot, page: u64) -> Option
 }
 
 /// After the client read the page from its slot of a device: true if the slot was the page's throughout. A
-/// slot may be reused for another page, unlike the source, whose content stays the page's while the file is
-/// not written.
+/// slot may be reused for another page. The source's content stays the page's while the file is not written.
 pub fn is_current_on_device(seg: &Segment, slot: &ObjectSlot, page: u64, seen: PageVersion) -> bool {
     fence(Ordering::Acquire);
     slot.flags.load(Ordering::Acquire) == 0

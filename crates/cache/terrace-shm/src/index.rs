@@ -86,7 +86,7 @@ pub struct IndexBytes {
     /// Inner nodes and small nodes, in the segment.
     pub inners: usize,
     /// The daemon's word for each node.
-    pub books: usize,
+    pub node_words: usize,
     /// The queue of leaves that hold shadows only.
     pub queue: usize,
 }
@@ -94,7 +94,7 @@ pub struct IndexBytes {
 impl IndexBytes {
     /// All of it.
     pub fn total(&self) -> usize {
-        self.leaves + self.inners + self.books + self.queue
+        self.leaves + self.inners + self.node_words + self.queue
     }
 }
 
@@ -110,7 +110,7 @@ pub struct Index {
     /// again, or are free.
     shadow_only: VecDeque<u32>,
     /// Leaves without a present page.
-    hollow: usize,
+    without_page: usize,
     bytes_max: usize,
 }
 
@@ -123,7 +123,7 @@ impl Index {
             inners: Nodes::new(g.inners_max),
             small_nodes: Nodes::new(g.small_nodes_max()),
             shadow_only: VecDeque::new(),
-            hollow: 0,
+            without_page: 0,
             bytes_max: usize::MAX,
             seg,
         }
@@ -143,7 +143,7 @@ impl Index {
         Entry(self.entry(place).load(Ordering::Relaxed))
     }
     /// Object slot and page of a place.
-    pub fn whose(&self, place: Place) -> (u32, u64) {
+    pub fn owner_of(&self, place: Place) -> (u32, u64) {
         let i = self.info(place.leaf());
         (i.object, u64::from(i.run) * BLOCK_PAGES as u64 + place.at() as u64)
     }
@@ -181,8 +181,8 @@ impl Index {
         let word = self.leaves.word_mut(leaf);
         *word = *word & (USED | QUEUED) | LeafInfo { present, ..was }.word();
         match (was.present, present) {
-            (0, 1..) => self.hollow -= 1,
-            (1.., 0) => self.note_hollow(leaf),
+            (0, 1..) => self.without_page -= 1,
+            (1.., 0) => self.queue_without_page(leaf),
             _ => {}
         }
     }
@@ -192,29 +192,29 @@ impl Index {
     }
 
     /// Queues a leaf without a present page. `trim` frees it if it still has none then.
-    fn note_hollow(&mut self, leaf: u32) {
-        self.hollow += 1;
+    fn queue_without_page(&mut self, leaf: u32) {
+        self.without_page += 1;
         let word = self.leaves.word_mut(leaf);
         if *word & QUEUED == 0 {
             *word |= QUEUED;
             self.shadow_only.push_back(leaf);
         }
-        if self.shadow_only.len() > 2 * self.hollow + STALE_MAX {
-            self.tidy();
+        if self.shadow_only.len() > 2 * self.without_page + STALE_MAX {
+            self.drop_outdated();
         }
     }
 
     /// Removes outdated leaves from the queue, which then shrinks at least by half.
-    fn tidy(&mut self) {
+    fn drop_outdated(&mut self) {
         let leaves = &mut self.leaves;
         self.shadow_only.retain(|&leaf| {
-            let stays = is_hollow(leaves.word(leaf));
+            let stays = is_without_page(leaves.word(leaf));
             if !stays {
                 *leaves.word_mut(leaf) &= !QUEUED;
             }
             stays
         });
-        self.shadow_only.shrink_to(2 * self.hollow + STALE_MAX);
+        self.shadow_only.shrink_to(2 * self.without_page + STALE_MAX);
     }
 
     /// Sets the memory limit of the index. Above it, the index drops shadows. Nodes for present pages are
@@ -229,7 +229,7 @@ impl Index {
         while self.live_bytes() > bytes_max {
             let Some(leaf) = self.shadow_only.pop_front() else { return };
             *self.leaves.word_mut(leaf) &= !QUEUED;
-            if is_hollow(self.leaves.word(leaf)) {
+            if is_without_page(self.leaves.word(leaf)) {
                 self.free_leaf(leaf);
             }
         }
@@ -284,21 +284,21 @@ impl Index {
     }
 
     /// All nodes of the kind of `of`, an inner or small node.
-    fn kin(&mut self, of: Branch) -> &mut Nodes {
+    fn nodes_like(&mut self, of: Branch) -> &mut Nodes {
         if of.height == SMALL_NODE { &mut self.small_nodes } else { &mut self.inners }
     }
 
     /// Frees the whole tree of an object. No page of it may be present.
     pub fn clear_object(&mut self, object: u32) {
         let (mut leaves, mut branches) = (Vec::new(), Vec::new());
-        self.reach_all(object, &mut leaves, &mut branches);
+        self.visit_tree(object, &mut leaves, &mut branches);
         self.seg.object(object).root.store(0, Ordering::Release);
         for (leaf, _, _) in leaves {
             self.empty_leaf(leaf);
             self.unuse_leaf(leaf);
         }
         for branch in branches {
-            self.kin(branch).put(branch.node);
+            self.nodes_like(branch).put(branch.node);
         }
     }
 
@@ -314,7 +314,9 @@ impl Index {
             leaves: self.leaves.touched() * size_of::<Leaf>(),
             inners: self.inners.touched() * size_of::<Inner>()
                 + self.small_nodes.touched() * size_of::<SmallNode>(),
-            books: self.leaves.words_bytes() + self.inners.words_bytes() + self.small_nodes.words_bytes(),
+            node_words: self.leaves.words_bytes()
+                + self.inners.words_bytes()
+                + self.small_nodes.words_bytes(),
             queue: self.shadow_only.capacity() * size_of::<u32>(),
         }
     }
@@ -327,13 +329,13 @@ impl Index {
             e.store(Entry::absent(0, clock).0, Ordering::Relaxed);
         }
         // The leaf is empty. If the caller does not fill it, it can be trimmed.
-        self.note_hollow(leaf);
+        self.queue_without_page(leaf);
         Some(leaf)
     }
 
     fn unuse_leaf(&mut self, leaf: u32) {
-        assert!(is_hollow(self.leaves.word(leaf)), "leaf freed with pages present, or twice");
-        self.hollow -= 1;
+        assert!(is_without_page(self.leaves.word(leaf)), "leaf freed with pages present, or twice");
+        self.without_page -= 1;
         self.leaves.put(leaf);
     }
 
@@ -341,7 +343,7 @@ impl Index {
     fn new_branch(&mut self, height: u32) -> Option<Branch> {
         let seg = self.seg.clone();
         let like = Branch { height, node: 0 };
-        let node = self.kin(like).take(&seg.header().epoch, 0)?;
+        let node = self.nodes_like(like).take(&seg.header().epoch, 0)?;
         let branch = Branch { node, ..like };
         self.children(branch).iter().for_each(|c| c.store(0, Ordering::Relaxed));
         Some(branch)
@@ -388,7 +390,7 @@ impl Index {
     fn grow(&mut self, slot: &ObjectSlot, root: Branch, needed: u32, run: u32) -> Option<Branch> {
         let mut top = root;
         if top.height == SMALL_NODE && run as usize >= SMALL_NODE_FANOUT {
-            top = self.widen(slot, top)?;
+            top = self.grow_to_inner(slot, top)?;
         }
         while levels(top) < needed {
             top = self.parent_of(top, 0, run)?;
@@ -398,7 +400,7 @@ impl Index {
     }
 
     /// Replaces a small node by an inner node. A reader still in the small node finds the same leaves.
-    fn widen(&mut self, slot: &ObjectSlot, small_node: Branch) -> Option<Branch> {
+    fn grow_to_inner(&mut self, slot: &ObjectSlot, small_node: Branch) -> Option<Branch> {
         let inner = self.new_branch(1)?;
         for (from, to) in self.children(small_node).iter().zip(self.children(inner)) {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -420,7 +422,7 @@ impl Index {
 
     fn adopt(&mut self, parent: Branch, c: usize, child: Branch) {
         self.children(parent)[c].store(child.node + 1, Ordering::Release);
-        *self.kin(parent).word_mut(parent.node) += 1;
+        *self.nodes_like(parent).word_mut(parent.node) += 1;
     }
 
     fn free_leaf(&mut self, leaf: u32) {
@@ -451,7 +453,7 @@ impl Index {
         }
         while let Some((parent, c)) = path.pop() {
             self.children(parent)[c].store(0, Ordering::Release);
-            let nodes = self.kin(parent);
+            let nodes = self.nodes_like(parent);
             let word = nodes.word_mut(parent.node);
             *word -= 1;
             if *word & !USED > 0 {
@@ -467,7 +469,7 @@ impl Index {
     pub fn recover(&mut self, objects: &[u32]) {
         let (mut leaves_seen, mut branches_seen) = (Vec::new(), Vec::new());
         for &object in objects {
-            self.reach_all(object, &mut leaves_seen, &mut branches_seen);
+            self.visit_tree(object, &mut leaves_seen, &mut branches_seen);
         }
         leaves_seen.sort_unstable_by_key(|&(leaf, _, _)| leaf);
         branches_seen.sort_unstable_by_key(|branch| branch.node);
@@ -484,13 +486,13 @@ impl Index {
                 (branch.node, children.count() as u64)
             });
             let words: Vec<(u32, u64)> = words.collect();
-            self.kin(like).recover(words.into_iter());
+            self.nodes_like(like).recover(words.into_iter());
         }
-        self.hollow = 0;
+        self.without_page = 0;
         self.shadow_only.clear();
         for (leaf, ..) in leaves_seen {
-            if is_hollow(self.leaves.word(leaf)) {
-                self.note_hollow(leaf);
+            if is_without_page(self.leaves.word(leaf)) {
+                self.queue_without_page(leaf);
             }
         }
         // Other nodes of the dead daemon, and the frames they name, count as never used. A reader that has
@@ -499,13 +501,13 @@ impl Index {
     }
 
     /// All nodes of the tree of an object: leaves (with object and run) and others.
-    fn reach_all(&self, object: u32, leaves: &mut Vec<(u32, u32, u32)>, branches: &mut Vec<Branch>) {
+    fn visit_tree(&self, object: u32, leaves: &mut Vec<(u32, u32, u32)>, branches: &mut Vec<Branch>) {
         if let Some(root) = self.root(object) {
-            self.reach(object, root, 0, leaves, branches);
+            self.visit(object, root, 0, leaves, branches);
         }
     }
 
-    fn reach(
+    fn visit(
         &self,
         object: u32,
         at: Branch,
@@ -521,29 +523,32 @@ impl Index {
         for (c, child) in self.children(at).iter().enumerate() {
             if let Some(node) = child.load(Ordering::Relaxed).checked_sub(1) {
                 let below = Branch { height: levels(at) - 1, node };
-                self.reach(object, below, prefix << FANOUT_BITS | c as u32, leaves, branches);
+                self.visit(object, below, prefix << FANOUT_BITS | c as u32, leaves, branches);
             }
         }
     }
 
     /// Reports inconsistencies between nodes and the data about them.
     pub fn check(&self, objects: &[u32]) -> Vec<String> {
-        let (mut bad, mut hollow) = (Vec::new(), 0);
+        let (mut bad, mut without_page) = (Vec::new(), 0);
         let (mut leaves, mut branches) = (Vec::new(), Vec::new());
         for &object in objects {
-            self.reach_all(object, &mut leaves, &mut branches);
+            self.visit_tree(object, &mut leaves, &mut branches);
         }
         for &(leaf, object, run) in &leaves {
-            let (told, found) =
+            let (recorded, found) =
                 (self.info(leaf), LeafInfo { object, run, present: present_in(self.seg.leaf(leaf)) });
-            hollow += usize::from(found.present == 0);
-            if told != found {
-                bad.push(format!("leaf {leaf}: recorded {told:?}, found {found:?}"));
+            without_page += usize::from(found.present == 0);
+            if recorded != found {
+                bad.push(format!("leaf {leaf}: recorded {recorded:?}, found {found:?}"));
             }
         }
-        let queued = self.shadow_only.iter().filter(|&&leaf| is_hollow(self.leaves.word(leaf))).count();
-        if (hollow, hollow) != (self.hollow, queued) {
-            bad.push(format!("{hollow} leaves without pages, {} counted, {queued} queued", self.hollow));
+        let queued = self.shadow_only.iter().filter(|&&leaf| is_without_page(self.leaves.word(leaf))).count();
+        if (without_page, without_page) != (self.without_page, queued) {
+            bad.push(format!(
+                "{without_page} leaves without pages, {} counted, {queued} queued",
+                self.without_page
+            ));
         }
         let small_nodes = branches.iter().filter(|branch| branch.height == SMALL_NODE).count();
         let reachable = [leaves.len(), small_nodes, branches.len() - small_nodes];
@@ -561,7 +566,7 @@ fn levels(of: Branch) -> u32 {
 }
 
 /// Whether the word is that of a used leaf without a present page.
-fn is_hollow(word: u64) -> bool {
+fn is_without_page(word: u64) -> bool {
     word & USED != 0 && LeafInfo::of(word).present == 0
 }
 
@@ -574,7 +579,7 @@ fn present_in(leaf: &Leaf) -> usize {
 mod tests {
     use super::*;
     use crate::layout::Geometry;
-    use crate::map::{Astray, memfd};
+    use crate::map::{WalkError, memfd};
 
     fn segment(inners_max: u32) -> Arc<Segment> {
         let geometry =
@@ -620,7 +625,7 @@ mod tests {
             index = successor;
             assert_eq!(index.check(&[1]), Vec::<String>::new());
             for &(page, place) in &places {
-                assert_eq!((index.find(1, page), index.whose(place)), (Some(place), (1, page)));
+                assert_eq!((index.find(1, page), index.owner_of(place)), (Some(place), (1, page)));
             }
             let mut found = Vec::new();
             index.for_range(1, 3, u64::MAX, |page, place| {
@@ -640,7 +645,7 @@ mod tests {
     }
 
     #[test]
-    fn a_twig_goes_when_its_last_leaf_goes() {
+    fn small_node_is_freed_with_its_last_leaf() {
         let mut index = Index::new(segment(64));
         let epoch = |index: &Index| index.seg.header().epoch.load(Ordering::Relaxed);
         index.ensure(1, 20).unwrap();
@@ -671,7 +676,7 @@ mod tests {
             index.count_present(place, -1);
             assert!(index.shadow_only.len() <= 2 * (i + 1) + STALE_MAX);
         }
-        assert_eq!((index.hollow, index.check(&[1])), (400, Vec::new()));
+        assert_eq!((index.without_page, index.check(&[1])), (400, Vec::new()));
         index.set_limit(0);
         assert_eq!((index.leaves.in_use(), index.shadow_only.len()), (0, 0), "all of them can go");
     }
@@ -726,11 +731,11 @@ mod tests {
         assert!(matches!(seg.find_leaf(slot, 3), Ok(None)));
         // Numbers of a small node, or of a leaf in a small node, that do not exist.
         slot.root.store(Branch { height: SMALL_NODE, node: 256 }.word(), Ordering::Relaxed);
-        assert_eq!(seg.walk(slot, 3).err(), Some(Astray::Number(256)));
+        assert_eq!(seg.walk(slot, 3).err(), Some(WalkError::Number(256)));
         assert!(matches!(seg.find_leaf(slot, 3), Ok(None)));
         slot.root.store(Branch { height: SMALL_NODE, node: 0 }.word(), Ordering::Relaxed);
         seg.small_node(0).0[3].store(5000, Ordering::Relaxed);
-        assert_eq!(seg.walk(slot, 3).err(), Some(Astray::Number(4999)));
+        assert_eq!(seg.walk(slot, 3).err(), Some(WalkError::Number(4999)));
         assert!(matches!(seg.walk(slot, 32), Ok(None)));
         let seen = crate::client::snapshot(&seg, slot, 3 * BLOCK_PAGES as u64).unwrap();
         assert_eq!(seen.identity, crate::protocol::NO_LEAF);

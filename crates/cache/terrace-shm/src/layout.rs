@@ -146,7 +146,7 @@ pub struct ObjectSlot {
     /// ctime likewise.
     pub ctime: AtomicU64,
     /// 1: a target may have pages of the object that the source lacks, written in the life of this segment.
-    pub owes: AtomicU32,
+    pub has_undestaged: AtomicU32,
     /// Low bits of the identity of the file when it was published; 0: not known.
     pub identity: AtomicU32,
 }
@@ -237,7 +237,7 @@ impl Geometry {
         }
     }
     /// Level `i` of the object table: its first slot and its number of slots. Each level doubles the table,
-    /// and is used for objects whose buckets on all earlier levels are full. So few objects touch little
+    /// and is used for objects with full buckets on all earlier levels. So few objects touch little
     /// memory, and no object ever moves: clients and handles identify objects by slot.
     pub(crate) fn level(&self, i: u32) -> Option<(u32, u32)> {
         let first = LEVEL_SLOTS.min(self.objects_max);

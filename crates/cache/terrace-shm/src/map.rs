@@ -5,7 +5,7 @@ use crate::layout::{
     MAGIC, ObjectSlot, PAGE_SIZE, SMALL_NODE, SmallNode, ZSPAGE_SIZE,
 };
 use crate::mapping::Mapping;
-use crate::part::{Beginning, Part, Parts};
+use crate::part::{FirstItems, Part, Parts};
 use crate::sync::{AtomicU8, Ordering};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -37,17 +37,17 @@ const WALKS_MAX: u32 = 4;
 
 /// A walk that ends at a node that cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Astray {
+pub enum WalkError {
     /// The number names no node of the expected kind.
     Number(u32),
     /// The node is not mapped in this process.
     Unmapped,
 }
 
-impl Astray {
+impl WalkError {
     #[cold]
-    fn at(node: u32, max: u32) -> Astray {
-        if node < max { Astray::Unmapped } else { Astray::Number(node) }
+    fn at(node: u32, max: u32) -> WalkError {
+        if node < max { WalkError::Unmapped } else { WalkError::Number(node) }
     }
 }
 
@@ -98,7 +98,7 @@ impl Segment {
         let bytes = rustix::fs::fstat(fd)?.st_size as usize;
         let geometry = geometry_in(fd, bytes)?;
         // SAFETY: no whole mapping.
-        Beginning::find(fd, bytes, false, |base| unsafe { Segment::of(base, geometry) })
+        FirstItems::find(fd, bytes, false, |base| unsafe { Segment::of(base, geometry) })
     }
 
     /// # Safety
@@ -273,7 +273,7 @@ impl Segment {
     /// A part of the tree cannot be mapped here: the page may be cached all the same.
     #[inline]
     pub(crate) fn find_leaf(&self, object: &ObjectSlot, run: u64) -> Result<Option<(u32, &Leaf)>, Unmapped> {
-        let mut why = Astray::Number(0);
+        let mut why = WalkError::Number(0);
         for _ in 0..WALKS_MAX {
             match self.walk(object, run) {
                 Ok(found) => return Ok(found),
@@ -282,7 +282,7 @@ impl Segment {
         }
         // The tree changes faster than the walk. "Not cached" is the harmless answer: the reader uses the
         // daemon, or reads the source and checks the clocks.
-        if let Astray::Unmapped = why { Err(Unmapped) } else { Ok(None) }
+        if let WalkError::Unmapped = why { Err(Unmapped) } else { Ok(None) }
     }
     /// [`Segment::find_leaf`] in one walk. Without the lock, nodes may be reused at other heights during the
     /// walk. It then finds numbers that name no node of the expected kind.
@@ -290,7 +290,7 @@ impl Segment {
     /// # Errors
     /// Such a number. In a walk by the only writer it means a broken tree.
     #[inline]
-    pub(crate) fn walk(&self, object: &ObjectSlot, run: u64) -> Result<Option<(u32, &Leaf)>, Astray> {
+    pub fn walk(&self, object: &ObjectSlot, run: u64) -> Result<Option<(u32, &Leaf)>, WalkError> {
         let Some(Branch { mut height, mut node }) = Branch::of(object.root.load(Ordering::Acquire)) else {
             return Ok(None);
         };
@@ -302,7 +302,7 @@ impl Segment {
         }
         while height > 0 {
             let Some(inner) = self.try_inner(node) else {
-                return Err(Astray::at(node, self.geometry.inners_max));
+                return Err(WalkError::at(node, self.geometry.inners_max));
             };
             height -= 1;
             let child = (run >> (height * FANOUT_BITS)) as usize % FANOUT;
@@ -314,9 +314,9 @@ impl Segment {
         self.a_leaf(node)
     }
     #[inline]
-    fn walk_small_node(&self, small_node: u32, run: u64) -> Result<Option<(u32, &Leaf)>, Astray> {
+    fn walk_small_node(&self, small_node: u32, run: u64) -> Result<Option<(u32, &Leaf)>, WalkError> {
         let Some(children) = self.try_small_node(small_node) else {
-            return Err(Astray::at(small_node, self.geometry.small_nodes_max()));
+            return Err(WalkError::at(small_node, self.geometry.small_nodes_max()));
         };
         let child = usize::try_from(run).ok().and_then(|run| children.0.get(run));
         match child.and_then(|child| child.load(Ordering::Acquire).checked_sub(1)) {
@@ -325,10 +325,10 @@ impl Segment {
         }
     }
     #[inline]
-    fn a_leaf(&self, node: u32) -> Result<Option<(u32, &Leaf)>, Astray> {
+    fn a_leaf(&self, node: u32) -> Result<Option<(u32, &Leaf)>, WalkError> {
         match self.try_leaf(node) {
             Some(leaf) => Ok(Some((node, leaf))),
-            None => Err(Astray::at(node, self.geometry.leaves_max)),
+            None => Err(WalkError::at(node, self.geometry.leaves_max)),
         }
     }
 }

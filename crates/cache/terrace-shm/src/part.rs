@@ -61,7 +61,7 @@ impl<T> Part<T> {
     /// Item `i`. None: it does not exist, or cannot be mapped here.
     #[inline]
     pub(crate) fn get(&self, i: u32) -> Option<NonNull<T>> {
-        if i >= self.mapped.load(Ordering::Relaxed) && !self.reach(i) {
+        if i >= self.mapped.load(Ordering::Relaxed) && !self.map_to(i) {
             return None;
         }
         // SAFETY: within the mapped items.
@@ -83,7 +83,7 @@ impl<T> Part<T> {
     /// Maps the part up to item `i`. No thread waits: concurrent threads grow the part as well.
     #[cold]
     #[inline(never)]
-    fn reach(&self, i: u32) -> bool {
+    fn map_to(&self, i: u32) -> bool {
         let size = size_of::<T>();
         let (needed, all) = ((i as usize + 1) * size, rounded(self.max as usize * size));
         if i >= self.max {
@@ -152,23 +152,23 @@ fn map_new(fd: BorrowedFd<'_>, to: usize, at: usize, len: usize, writable: bool)
 }
 
 /// Maps the first items of all parts of a file at one address, far from other mappings.
-pub(crate) struct Beginning<'a> {
+pub(crate) struct FirstItems<'a> {
     fd: BorrowedFd<'a>,
     base: usize,
     writable: bool,
 }
 
-impl<'a> Beginning<'a> {
+impl<'a> FirstItems<'a> {
     /// Runs `parts` at candidate addresses until all parts can be mapped at one.
     pub(crate) fn find<P>(
         fd: BorrowedFd<'a>,
         len: usize,
         writable: bool,
-        parts: impl Fn(&Beginning<'a>) -> io::Result<P>,
+        parts: impl Fn(&FirstItems<'a>) -> io::Result<P>,
     ) -> io::Result<P> {
         let mut why = Errno::NOMEM.into();
         for place in places().take(PLACES_MAX) {
-            let base = Beginning { fd, base: place, writable };
+            let base = FirstItems { fd, base: place, writable };
             match is_free(place, len).and_then(|()| parts(&base)) {
                 Ok(parts) => return Ok(parts),
                 Err(err) if err.raw_os_error() == Some(Errno::EXIST.raw_os_error()) => why = err,
@@ -179,7 +179,7 @@ impl<'a> Beginning<'a> {
     }
 }
 
-/// The origin of a file's parts: its whole mapping, or a client's [`Beginning`].
+/// The origin of a file's parts: its whole mapping, or a client's [`FirstItems`].
 pub(crate) trait Parts {
     /// The part of `max` items from byte `at` of the file on.
     ///
@@ -196,7 +196,7 @@ impl Parts for Mapping {
     }
 }
 
-impl Parts for Beginning<'_> {
+impl Parts for FirstItems<'_> {
     unsafe fn part<T>(&self, at: usize, max: u32) -> io::Result<Part<T>> {
         Part::begin(self.fd, self.base, at, max, self.writable)
     }
@@ -259,9 +259,11 @@ mod tests {
         assert_eq!(unsafe { client.try_frame(far).unwrap().read() }, 7);
         assert_eq!(client.try_leaf(geometry.leaves_max / 8).unwrap().0[3].load(Ordering::Relaxed), 9);
         assert_eq!(client.object(geometry.objects_max / 8).size.load(Ordering::Relaxed), 11);
-        let asked_for =
+        let requested_bytes =
             far as usize * PAGE_SIZE + geometry.objects_at() + (geometry.objects_max as usize / 8) * 64;
-        assert!(client.mapped_bytes() > asked_for && client.mapped_bytes() < geometry.segment_bytes() / 4);
+        assert!(
+            client.mapped_bytes() > requested_bytes && client.mapped_bytes() < geometry.segment_bytes() / 4
+        );
         assert!(client.try_frame(geometry.frames_max).is_none() && client.try_leaf(u32::MAX).is_none());
         // The last item of each can be mapped, too.
         for i in [geometry.frames_max - 1, 0] {

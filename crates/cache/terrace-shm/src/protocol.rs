@@ -175,7 +175,8 @@ pub mod queue {
     }
 }
 
-/// A place whose content is replaced while it has no user: the number of users, and a bit while it is closed.
+/// A place for content that is replaced while it has no user: the number of users, and a bit while it is
+/// closed.
 /// A thread that finds it closed does not wait.
 pub mod place {
     use super::*;

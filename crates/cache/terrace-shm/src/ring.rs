@@ -16,7 +16,7 @@ use crate::layout::PAGE_SIZE;
 use crate::mapping::Mapping;
 pub use crate::protocol::NO_LEAF;
 use crate::sync::{AtomicU64, Ordering};
-use crate::trace::{Ends, LANE_BYTES, LANE_RECORDS, LANES, Lane, Record};
+use crate::trace::{LANE_BYTES, LANE_RECORDS, LANES, Lane, LaneEnds, Record};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -87,7 +87,7 @@ pub struct PageFill {
     _pad: u64,
 }
 
-const _: () = assert!(size_of::<Counters>() == 128 && size_of::<Ends>() == 128);
+const _: () = assert!(size_of::<Counters>() == 128 && size_of::<LaneEnds>() == 128);
 const _: () = assert!((STRIPES + LANES) * 128 <= PAGE_SIZE);
 const _: () = assert!(size_of::<TargetCounters>() == 128 && STRIPES * 128 <= PAGE_SIZE);
 const _: () = assert!(size_of::<PageFill>() == 64 && SLOTS_MAX * 64 <= PAGE_SIZE);
@@ -163,7 +163,7 @@ impl Ring {
         // SAFETY: behind the counters in page 0, behind the content pages, and inside the mapping; all atomics.
         unsafe {
             let base = self.map.as_ptr();
-            let ends = &*base.add(STRIPES * size_of::<Counters>()).cast::<Ends>().add(i % LANES);
+            let ends = &*base.add(STRIPES * size_of::<Counters>()).cast::<LaneEnds>().add(i % LANES);
             let records = std::slice::from_raw_parts(base.add(records).cast::<Record>(), LANE_RECORDS);
             Lane { ends, records }
         }

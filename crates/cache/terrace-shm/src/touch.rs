@@ -2,7 +2,7 @@
 
 use crate::layout::{Geometry, PAGE_SIZE, ZSPAGE_TOUCHES};
 use crate::mapping::Mapping;
-use crate::part::{Beginning, Part, Parts};
+use crate::part::{FirstItems, Part, Parts};
 use crate::sync::{AtomicU8, Ordering};
 use crate::zobject::Handle;
 use std::io;
@@ -35,7 +35,7 @@ impl TouchTable {
     pub fn attach(fd: impl AsFd, geometry: &Geometry) -> io::Result<TouchTable> {
         let len = checked(&fd, geometry)?;
         // SAFETY: no whole mapping.
-        Beginning::find(fd.as_fd(), len, true, |base| unsafe { TouchTable::of(base, geometry) })
+        FirstItems::find(fd.as_fd(), len, true, |base| unsafe { TouchTable::of(base, geometry) })
     }
     /// # Safety
     /// As [`Parts::part`].

@@ -21,7 +21,7 @@ pub const LANE_BYTES: usize = LANE_RECORDS * size_of::<Record>();
 /// Ends of a lane, each on a cache line of its own.
 #[repr(C, align(128))]
 #[derive(Debug, Default)]
-pub struct Ends {
+pub struct LaneEnds {
     /// Records reserved by the client, ever.
     pub head: AtomicU64,
     /// Pages of records that found the lane full.
@@ -47,9 +47,9 @@ pub(crate) struct Record {
 /// Bits of a thread's number: the kernel's largest is 2^22.
 const THREAD_BITS: u32 = 22;
 
-const _: () = assert!(size_of::<Ends>() == 128 && size_of::<Record>() == 32);
+const _: () = assert!(size_of::<LaneEnds>() == 128 && size_of::<Record>() == 32);
 const _: () =
-    assert!(LANES * size_of::<Ends>() <= crate::PAGE_SIZE && LANE_BYTES.is_multiple_of(crate::PAGE_SIZE));
+    assert!(LANES * size_of::<LaneEnds>() <= crate::PAGE_SIZE && LANE_BYTES.is_multiple_of(crate::PAGE_SIZE));
 
 /// Pages of one read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,7 +84,7 @@ impl Span {
 #[derive(Debug, Clone, Copy)]
 pub struct Lane<'a> {
     /// Its ends.
-    pub ends: &'a Ends,
+    pub ends: &'a LaneEnds,
     /// Its [`LANE_RECORDS`] records.
     pub(crate) records: &'a [Record],
 }
@@ -126,8 +126,8 @@ impl Lane<'_> {
 mod tests {
     use super::*;
 
-    fn lane() -> (Ends, Vec<Record>) {
-        (Ends::default(), (0..4).map(|_| Record::default()).collect())
+    fn lane() -> (LaneEnds, Vec<Record>) {
+        (LaneEnds::default(), (0..4).map(|_| Record::default()).collect())
     }
 
     #[test]

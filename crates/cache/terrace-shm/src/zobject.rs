@@ -102,8 +102,8 @@ impl Head {
     /// The head of an object with these bytes, at most [`STORED_MAX`].
     pub fn new(codec: Encoding, place: u32, bytes: &[u8]) -> Head {
         assert!(bytes.len() <= STORED_MAX);
-        let told = u64::from(place) | (bytes.len() as u64) << LEN_SHIFT | (codec as u64) << CODEC_SHIFT;
-        Head(told | check(told, bytes) << CHECK_SHIFT)
+        let recorded = u64::from(place) | (bytes.len() as u64) << LEN_SHIFT | (codec as u64) << CODEC_SHIFT;
+        Head(recorded | check(recorded, bytes) << CHECK_SHIFT)
     }
     /// The page's place in the index.
     pub fn place(self) -> u32 {
@@ -131,9 +131,9 @@ impl Head {
 
 /// 18 bits over head and bytes, in four lanes so that multiplications overlap. It detects accidents, not
 /// forgeries: only the daemon itself could forge bytes of the pool.
-fn check(told: u64, bytes: &[u8]) -> u64 {
+fn check(recorded: u64, bytes: &[u8]) -> u64 {
     const K: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mut lanes = [told, told ^ K, !told, told.rotate_left(32)];
+    let mut lanes = [recorded, recorded ^ K, !recorded, recorded.rotate_left(32)];
     let mut mix = |chunk: &[u8; 32]| {
         for (lane, word) in lanes.iter_mut().zip(chunk.as_chunks::<8>().0) {
             *lane = (*lane ^ u64::from_le_bytes(*word)).wrapping_mul(K).rotate_left(29);

@@ -58,7 +58,7 @@ pub struct Counts {
 pub struct ZPool {
     seg: Arc<Segment>,
     touches: Arc<TouchTable>,
-    books: Zspages,
+    zspages: Zspages,
     limit: u32,
     live_bytes: u64,
     slot_bytes: u64,
@@ -78,7 +78,7 @@ impl ZPool {
         seg.discard_zclasses()?;
         seg.discard_zspages(0, max)?;
         Ok(ZPool {
-            books: Zspages::new(max),
+            zspages: Zspages::new(max),
             seg,
             touches,
             limit: 0,
@@ -101,11 +101,11 @@ impl ZPool {
     }
     /// Memory held in the segment, bytes: zspages in use, and unused ones not yet trimmed.
     pub fn bytes(&self) -> u64 {
-        u64::from(self.books.held()) * ZSPAGE_SIZE as u64
+        u64::from(self.zspages.held()) * ZSPAGE_SIZE as u64
     }
     /// Of these, bytes of unused zspages.
     pub fn idle_bytes(&self) -> u64 {
-        u64::from(self.books.idle()) * ZSPAGE_SIZE as u64
+        u64::from(self.zspages.idle()) * ZSPAGE_SIZE as u64
     }
     /// Bytes of objects, with their heads.
     pub fn live_bytes(&self) -> u64 {
@@ -117,11 +117,11 @@ impl ZPool {
     }
     /// Memory of the tables outside the segment, bytes: 8 a slot, live or free, and 32 a zspage.
     pub fn metadata_bytes(&self) -> u64 {
-        self.books.bytes() as u64
+        self.zspages.bytes() as u64
     }
     /// Pages in the pool.
     pub fn stored_pages(&self) -> u64 {
-        self.books.live() as u64
+        self.zspages.live() as u64
     }
     /// Counters.
     pub fn counts(&self) -> Counts {
@@ -147,7 +147,7 @@ impl ZPool {
             std::ptr::copy_nonoverlapping(page.bytes.as_ptr(), at.add(HEAD_BYTES), page.bytes.len());
         }
         self.touches.zcount(handle).store(0, Ordering::Relaxed);
-        self.books.add_newest(handle);
+        self.zspages.add_newest(handle);
         self.live_bytes += (HEAD_BYTES + page.bytes.len()) as u64;
         self.slot_bytes += self.slot_size(handle) as u64;
         self.counts.stored_pages += 1;
@@ -156,21 +156,21 @@ impl ZPool {
 
     /// A free slot for `class`. At the limit a larger one is used, up to a quarter too large.
     fn slot(&mut self, class: u8) -> Option<Handle> {
-        if let Some(handle) = self.books.take(class) {
+        if let Some(handle) = self.zspages.take(class) {
             return Some(handle);
         }
-        let (held, limit) = (self.books.held(), self.limit);
-        let opened = if held > limit { None } else { self.books.open(class, held < limit) };
+        let (held, limit) = (self.zspages.held(), self.limit);
+        let opened = if held > limit { None } else { self.zspages.open(class, held < limit) };
         if let Some(zspage) = opened {
             self.seg.zclass(zspage).store(class, Ordering::Release);
-            return self.books.take(class);
+            return self.zspages.take(class);
         }
         let largest = (class + class / 4).min(CLASS_MAX);
-        (class + 1..=largest).find_map(|larger| self.books.take(larger))
+        (class + 1..=largest).find_map(|larger| self.zspages.take(larger))
     }
 
     fn slot_size(&self, handle: Handle) -> usize {
-        slot_bytes(self.books.class(handle.zspage()))
+        slot_bytes(self.zspages.class(handle.zspage()))
     }
     fn address(&self, handle: Handle) -> *mut u8 {
         let at = handle.slot() as usize * self.slot_size(handle);
@@ -179,7 +179,7 @@ impl ZPool {
         unsafe { self.seg.zspage(handle.zspage()).add(at) }
     }
     fn head(&self, handle: Handle) -> Head {
-        assert!(self.books.is_live(handle), "{handle:?} is no object");
+        assert!(self.zspages.is_live(handle), "{handle:?} is no object");
         // SAFETY: the head of a live object, written by `store`; only the holder of the lock writes.
         Head(unsafe { self.address(handle).cast::<u64>().read() })
     }
@@ -211,7 +211,7 @@ impl ZPool {
     }
     /// True if there is a page at `handle`.
     pub fn is_live(&self, handle: Handle) -> bool {
-        self.books.is_live(handle)
+        self.zspages.is_live(handle)
     }
 
     /// Removes the page at `handle`. Its entry was withdrawn before.
@@ -220,7 +220,7 @@ impl ZPool {
         let bytes = (self.head(handle).len() + HEAD_BYTES).min(self.slot_size(handle));
         self.live_bytes = self.live_bytes.saturating_sub(bytes as u64);
         self.slot_bytes -= self.slot_size(handle) as u64;
-        self.books.remove(handle);
+        self.zspages.remove(handle);
         self.close_if_empty(handle.zspage());
     }
     /// [`ZPool::remove`] of a page to make room.
@@ -229,7 +229,7 @@ impl ZPool {
         self.counts.evicted += 1;
     }
     fn close_if_empty(&self, zspage: u32) {
-        if self.books.class(zspage) == 0 {
+        if self.zspages.class(zspage) == 0 {
             self.seg.zclass(zspage).store(0, Ordering::Release);
         }
     }
@@ -238,16 +238,16 @@ impl ZPool {
     /// the caller evicts them. Touched pages become newest. It checks a bounded number, so that the lock is
     /// not held long. It may find fewer, even none, where all were touched; the next call goes on.
     pub fn coldest(&mut self, want: usize, out: &mut Vec<(Handle, Place)>) {
-        let mut next = self.books.oldest();
-        let mut looks = self.books.live().min(LOOKS_PER_VICTIM * want + LOOKS_MIN);
+        let mut next = self.zspages.oldest();
+        let mut looks = self.zspages.live().min(LOOKS_PER_VICTIM * want + LOOKS_MIN);
         let end = out.len() + want;
         while let Some(handle) = next.filter(|_| out.len() < end && looks > 0) {
             looks -= 1;
-            next = self.books.newer(handle);
+            next = self.zspages.newer(handle);
             let count = self.touches.zcount(handle);
             if count.load(Ordering::Relaxed) > 0 {
                 count.store(0, Ordering::Relaxed);
-                self.books.rejuvenate(handle);
+                self.zspages.make_newest(handle);
             } else {
                 out.push((handle, self.place(handle)));
             }
@@ -257,11 +257,11 @@ impl ZPool {
     /// Halves the touch counts of about `pages` pages, round robin, so that they count recent reads. A
     /// touched page stays touched until [`ZPool::coldest`] has checked it.
     pub fn age(&mut self, pages: usize) {
-        let mut left = pages.min(self.books.live());
+        let mut left = pages.min(self.zspages.live());
         while left > 0 {
             let zspage = self.aged;
-            self.aged = if zspage + 1 < self.books.zspages() { zspage + 1 } else { 0 };
-            let slots = slots_of(self.books.class(zspage)).min(ZSPAGE_TOUCHES as u32);
+            self.aged = if zspage + 1 < self.zspages.zspages() { zspage + 1 } else { 0 };
+            let slots = slots_of(self.zspages.class(zspage)).min(ZSPAGE_TOUCHES as u32);
             for slot in 0..slots {
                 let count = self.touches.zcount(Handle::new(zspage, slot));
                 let n = count.load(Ordering::Relaxed);
@@ -269,7 +269,7 @@ impl ZPool {
                     count.store(n / 2, Ordering::Relaxed);
                 }
             }
-            left = left.saturating_sub(self.books.live_in(zspage));
+            left = left.saturating_sub(self.zspages.live_in(zspage));
         }
     }
 
@@ -283,12 +283,12 @@ impl ZPool {
     pub fn compact(&mut self, budget: usize, mut moved: impl FnMut(Place, Handle, Handle)) -> usize {
         let mut bytes = 0;
         while bytes < budget {
-            let Some(zspage) = self.books.begin_emptying() else { break };
+            let Some(zspage) = self.zspages.begin_emptying() else { break };
             let mut slot = 0;
-            while let Some((from, to)) = self.books.next_move(zspage, slot) {
+            while let Some((from, to)) = self.zspages.next_move(zspage, slot) {
                 bytes += self.move_object(from, to);
                 moved(self.place(from), from, to);
-                self.books.renumber(from, to);
+                self.zspages.renumber(from, to);
                 slot = from.slot() + 1;
             }
             self.close_if_empty(zspage);
@@ -315,34 +315,39 @@ impl ZPool {
     /// Errors of the system call: memory that was not released still counts as held.
     pub fn trim(&mut self, keep: u64) -> io::Result<u64> {
         let before = self.bytes();
-        let too_many = |pool: &ZPool| pool.idle_bytes() > keep || pool.books.held() > pool.limit;
-        while let Some(zspage) = self.books.first_idle().filter(|_| too_many(self)) {
+        let too_many = |pool: &ZPool| pool.idle_bytes() > keep || pool.zspages.held() > pool.limit;
+        while let Some(zspage) = self.zspages.first_idle().filter(|_| too_many(self)) {
             self.seg.discard_zspages(zspage, 1)?;
-            self.books.note_bare(zspage);
+            self.zspages.note_memory_released(zspage);
         }
         Ok(before - self.bytes())
     }
 
     /// Reports inconsistencies in the pool: slots, heads, sums.
     pub fn check(&self) -> Result<(), String> {
-        self.books.check()?;
-        let (mut live, mut slots, mut next) = (0, 0, self.books.oldest());
+        self.zspages.check()?;
+        let (mut live, mut slots, mut next) = (0, 0, self.zspages.oldest());
         while let Some(handle) = next {
             let Some((head, _)) = self.coded(handle) else {
                 return Err(format!("{handle:?}: damaged ({:x})", self.head(handle).0));
             };
-            let (class, told) =
-                (self.books.class(handle.zspage()), self.seg.zclass(handle.zspage()).load(Ordering::Relaxed));
-            if class != told {
-                return Err(format!("{handle:?}: class {class}, readers see {told}"));
+            let (class, recorded) = (
+                self.zspages.class(handle.zspage()),
+                self.seg.zclass(handle.zspage()).load(Ordering::Relaxed),
+            );
+            if class != recorded {
+                return Err(format!("{handle:?}: class {class}, readers see {recorded}"));
             }
             live += (head.len() + HEAD_BYTES) as u64;
             slots += slot_bytes(class) as u64;
-            next = self.books.newer(handle);
+            next = self.zspages.newer(handle);
         }
         if (live, slots) != (self.live_bytes, self.slot_bytes) {
-            let told = (self.live_bytes, self.slot_bytes);
-            return Err(format!("bytes of objects and slots: {told:?} counted, {:?} found", (live, slots)));
+            let recorded = (self.live_bytes, self.slot_bytes);
+            return Err(format!(
+                "bytes of objects and slots: {recorded:?} counted, {:?} found",
+                (live, slots)
+            ));
         }
         Ok(())
     }

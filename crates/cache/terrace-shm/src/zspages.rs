@@ -27,7 +27,7 @@ const LISTS: usize = (CLASS_MAX as usize + 1) * GROUPS;
 /// Unused, with memory.
 const IDLE: u8 = 0;
 /// Unused, without memory.
-const BARE: u8 = 1;
+const UNBACKED: u8 = 1;
 /// On no list: full.
 const NOWHERE: u8 = u8::MAX;
 /// On no list: compaction is emptying it.
@@ -141,10 +141,10 @@ impl Zspages {
         if !grow {
             return None;
         }
-        let bare = self.lists[BARE as usize];
-        let n = if bare != NONE {
-            self.unlist(bare);
-            bare
+        let unbacked = self.lists[UNBACKED as usize];
+        let n = if unbacked != NONE {
+            self.unlist(unbacked);
+            unbacked
         } else if self.pages.len() < self.max as usize {
             let links = Box::default();
             self.pages.push(Zspage {
@@ -174,17 +174,18 @@ impl Zspages {
         self.idle += 1;
         self.enlist_in(n, IDLE);
     }
-    /// An unused zspage with memory. The caller releases the memory and calls [`Zspages::note_bare`].
+    /// An unused zspage with memory. The caller releases the memory and calls
+    /// [`Zspages::note_memory_released`].
     pub(crate) fn first_idle(&self) -> Option<u32> {
         Some(self.lists[IDLE as usize]).filter(|&n| n != NONE)
     }
     /// Records that the memory of an unused zspage was released.
-    pub(crate) fn note_bare(&mut self, n: u32) {
+    pub(crate) fn note_memory_released(&mut self, n: u32) {
         assert_eq!(self.pages[n as usize].list, IDLE);
         self.unlist(n);
         self.idle -= 1;
         self.held -= 1;
-        self.enlist_in(n, BARE);
+        self.enlist_in(n, UNBACKED);
     }
 
     fn enlist_in(&mut self, n: u32, list: u8) {
@@ -306,7 +307,7 @@ impl Zspages {
         self.put(handle);
     }
     /// Makes the object the newest.
-    pub(crate) fn rejuvenate(&mut self, handle: Handle) {
+    pub(crate) fn make_newest(&mut self, handle: Handle) {
         self.leave(handle);
         self.add_newest(handle);
     }
@@ -358,7 +359,7 @@ impl Zspages {
 
     pub(crate) fn check(&self) -> Result<(), String> {
         let mut free = [0; CLASS_MAX as usize + 1];
-        let (mut live, mut links, mut idle, mut bare) = (0, 0, 0, 0);
+        let (mut live, mut links, mut idle, mut unbacked) = (0, 0, 0, 0);
         for (n, z) in self.pages.iter().enumerate() {
             let marked = z.links.iter().filter(|l| l.older == FREE).count();
             let (used, chained) = (z.links.len() - marked, chain_len(z));
@@ -366,11 +367,11 @@ impl Zspages {
             live += used;
             links += z.links.len();
             idle += u32::from(z.list == IDLE);
-            bare += u32::from(z.list == BARE);
+            unbacked += u32::from(z.list == UNBACKED);
             let group = if z.links.is_empty() { 0 } else { used * GROUPS / z.links.len() };
             let list = z.class as usize * GROUPS + group;
             let filed = match (z.class, used == z.links.len()) {
-                (0, _) => z.list == IDLE || z.list == BARE,
+                (0, _) => z.list == IDLE || z.list == UNBACKED,
                 (_, true) => z.list == NOWHERE,
                 (_, false) => usize::from(z.list) == list,
             };
@@ -387,10 +388,10 @@ impl Zspages {
         }
         let listed: usize = (0..LISTS).map(|list| self.list_len(list)).sum();
         let full = self.pages.iter().filter(|z| z.list == NOWHERE).count();
-        let aged = self.aged();
-        let told = (self.free, self.live, self.links, self.idle, self.held, self.pages.len(), self.live);
-        let found = (free, live, links, idle, self.pages.len() as u32 - bare, listed + full, aged);
-        if told == found { Ok(()) } else { Err(format!("recorded {told:?}, found {found:?}")) }
+        let linked = self.linked();
+        let recorded = (self.free, self.live, self.links, self.idle, self.held, self.pages.len(), self.live);
+        let found = (free, live, links, idle, self.pages.len() as u32 - unbacked, listed + full, linked);
+        if recorded == found { Ok(()) } else { Err(format!("recorded {recorded:?}, found {found:?}")) }
     }
     fn list_len(&self, list: usize) -> usize {
         let (mut n, mut len) = (self.lists[list], 0);
@@ -400,8 +401,8 @@ impl Zspages {
         }
         len
     }
-    /// Objects from the oldest to the newest whose links agree.
-    fn aged(&self) -> usize {
+    /// Objects in the list from the oldest to the newest. Their links must agree.
+    fn linked(&self) -> usize {
         let (mut before, mut at, mut n) = (NONE, self.oldest, 0);
         while let Some(link) =
             self.slot(Handle(at)).filter(|l| at != NONE && l.older == before && n <= self.live)

@@ -5,8 +5,7 @@
 //! kernel's scheduler (EEVDF) runs a thread that yields only after the others' time slices of some
 //! milliseconds: 1 % of updates took 0.6 to 1.1 ms (bench/results.md, YCSB). The standard library's waiters
 //! spin for a few microseconds and then sleep. parking_lot also keeps sleepers in a table of the process. A
-//! forked child inherits the table, whose entries lie in the stacks of threads that it lacks, and loses
-//! wake-ups.
+//! forked child inherits the table with entries in the stacks of threads that it lacks, and loses wake-ups.
 //!
 //! A lock of the standard library is unfair: a thread that unlocks and locks again at once gets it before a
 //! sleeper wakes. So the wait is bounded: once a thread has waited 2 ms, later threads sleep before they lock

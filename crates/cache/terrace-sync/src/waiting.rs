@@ -66,7 +66,7 @@ mod tests {
     fn others_give_way_to_a_thread_that_has_waited() {
         let waiting = Waiting::new();
         let counts = || waiting.count.load(Ordering::Relaxed);
-        let (let_in, comes_in) = channel();
+        let (admit, comes_in) = channel();
         thread::scope(|scope| {
             let (waiting, comes_in) = (&waiting, comes_in);
             let first = scope.spawn(move || waiting.wait(|| comes_in.recv()));
@@ -82,7 +82,7 @@ mod tests {
                 waiting.since_ms.load(Ordering::Relaxed).wrapping_sub(begun) < u16::MAX / 2,
                 "one thread has locked"
             );
-            let_in.send(()).unwrap();
+            admit.send(()).unwrap();
             first.join().unwrap().unwrap();
         });
         assert_eq!(counts(), 0);

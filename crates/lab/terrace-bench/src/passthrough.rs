@@ -2,7 +2,7 @@
 //! source. It serves one flat directory, read-only, behind the kernel's page cache (FOPEN_KEEP_CACHE), as
 //! terrace does.
 //!
-//! With [`Slow`] it simulates a remote source, for machines whose kernel cannot delay a block device.
+//! With [`Slow`] it simulates a remote source, for machines without delayed block devices in the kernel.
 
 use fuser::{
     Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, KernelConfig,

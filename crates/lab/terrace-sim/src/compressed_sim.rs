@@ -551,7 +551,7 @@ impl<'a> CompressedSim<'a> {
     }
 
     /// Resizes both tiers to the balancer's decision, the shrinking one first. Pages evicted from DRAM for
-    /// that go to the tier, whose oldest pages make room.
+    /// that go to the tier, and its oldest pages make room.
     fn fit(&mut self) {
         let share = (self.balancer.chunks() as usize * self.chunk_pages).min(self.setup.budget - 1);
         if share < self.share() {

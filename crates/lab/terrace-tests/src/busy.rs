@@ -49,8 +49,8 @@ fn device() -> bool {
     is_set("TERRACE_DEVICE_TIER")
 }
 
-/// Further options of an instance whose test has the directory `dir`, in addition to those `given`: a device
-/// tier, if enabled and not given.
+/// Further options of an instance beside those `given`: a device tier in the test's directory `dir`, if
+/// enabled and not given.
 pub(crate) fn options(dir: &Path, given: &[&str]) -> Vec<String> {
     if !device() || given.contains(&"--tier") {
         return Vec::new();

@@ -2,8 +2,8 @@
 //!
 //! Each 512-byte sector of a page contains the page's number, its version and a checksum
 //! ([`terrace_testkit::pages`]). A page has one writing process at a time. The version table is a file
-//! outside the cache, mapped by all processes. It has three numbers a page: the version whose write has
-//! *started*, the last one *acknowledged*, and the last one covered by an fsync. A reader that saw `acked`
+//! outside the cache, mapped by all processes. It has three numbers a page: the last version with a *started*
+//! write, the last one *acknowledged*, and the last one covered by an fsync. A reader that saw `acked`
 //! before its read and sees `started` after it must have got a version in between. An older version is a lost
 //! or stale write, and any other was never written.
 

@@ -181,7 +181,7 @@ impl TestMount {
         command
     }
 
-    /// [`TestMount::command`] as another user, whose own `terrace run` is used; None if the kernel allows no
+    /// [`TestMount::command`] as another user, with its own `terrace run`; None if the kernel allows no
     /// unprivileged namespaces.
     pub fn command_of(&self, user: &str, program: impl AsRef<std::ffi::OsStr>) -> Option<Command> {
         assert_eq!(self.side, Side::Run, "elsewhere root serves");

@@ -20,7 +20,8 @@ const FILES: [(&str, u64); 5] = [
     ("tiny", 9),
 ];
 
-/// A test mount whose tier survives it. The mount is the first field, so it ends before its tier is removed.
+/// A test mount and its tier, which survives it. The mount is the first field, so it ends before its tier is
+/// removed.
 struct Fixture {
     mount: TestMount,
     tier: PathBuf,

@@ -330,7 +330,7 @@ fn tar_and_diff() {
 
 // ---- small tools ----
 
-/// Tools whose reads stay inside libc, a shell that moves descriptors, and python, agree with the plain directory.
+/// Tools with reads inside libc, a shell that moves descriptors, and python, agree with the plain directory.
 #[test]
 fn coreutils_and_python() {
     need("python3", "python3");

@@ -1,4 +1,4 @@
-//! Storms: several programs at once on a mount whose instance is killed, stopped, or out of space. See
+//! Storms: several programs at once on a mount while its instance is killed, stopped, or out of space. See
 //! `terrace_tests::storm`.
 
 use std::path::{Path, PathBuf};

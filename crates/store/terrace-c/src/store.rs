@@ -47,7 +47,7 @@ pub(crate) unsafe extern "C" fn terrace_options_default(options: *mut Options) -
 }
 
 /// # Safety
-/// `of` is null, or options whose name is null or a string.
+/// `of` is null, or options; their name is null or a string.
 unsafe fn options(of: *const Options) -> Result<StoreOptions, Failed> {
     let mut options = StoreOptions::default();
     // SAFETY: the caller guarantees null or valid options.

@@ -303,7 +303,7 @@ fn malformed_input_ends_its_connection_only() {
 }
 
 #[test]
-fn protocol_errors_are_told_before_the_end() {
+fn protocol_errors_are_reported_before_the_end() {
     let stage = stage(config());
     let mut stream = stage.tcp();
     stream.write_all(b"PING\r\n*1\r\n$-5\r\nPING\r\n").unwrap();

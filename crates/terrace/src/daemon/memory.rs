@@ -38,7 +38,7 @@ const NICE: i32 = -15;
 /// Interval of the search for the groups: a process may be moved, and limits change.
 const FIND_EVERY: Duration = Duration::from_secs(5);
 /// Minimum time between two log lines about less memory.
-const TELL_EVERY: Duration = Duration::from_secs(60);
+const SHORTAGE_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The current size decision, for `terrace stat`.
 pub(super) type Shown = Arc<Mutex<Sizing>>;
@@ -190,7 +190,7 @@ impl Guard {
         let rule = self.sizer.rule();
         if !rule.fixed
             || self.ceiling() >= rule.most
-            || self.told.is_some_and(|told| told.elapsed() < TELL_EVERY)
+            || self.told.is_some_and(|told| told.elapsed() < SHORTAGE_LOG_INTERVAL)
         {
             return;
         }

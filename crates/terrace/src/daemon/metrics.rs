@@ -1,4 +1,4 @@
-//! Metrics over HTTP. The supervisor, or the keeper of keys, holds the listener, so a scrape waits through a
+//! Metrics over HTTP. The supervisor holds the listener, so a scrape waits through a
 //! restart of the daemon.
 
 use std::net::TcpListener;

@@ -83,7 +83,7 @@ impl MountPath {
         Box::new(Files {
             namespace: Arc::downgrade(&self.namespace),
             recorded: schedule.files.clone(),
-            held: HashMap::new(),
+            opened: HashMap::new(),
         })
     }
 
@@ -115,26 +115,26 @@ struct Files {
     namespace: Weak<Namespace<Engine>>,
     recorded: Vec<schedule::File>,
     /// Node ids of the held files.
-    held: HashMap<u32, u64>,
+    opened: HashMap<u32, u64>,
 }
 
 impl ScheduledFiles for Files {
-    fn hold(&mut self, file: u32) -> Option<ObjectRef> {
+    fn open(&mut self, file: u32) -> Option<ObjectRef> {
         let recorded = self.recorded.get(file as usize)?;
         let namespace = self.namespace.upgrade()?;
-        let held = namespace.hold(&recorded.path).ok()?;
+        let opened = namespace.open_ahead(&recorded.path).ok()?;
         let is_same =
-            (held.stat.st_size as u64, times_of(&held.stat).0) == (recorded.bytes, recorded.changed_ns);
+            (opened.stat.st_size as u64, times_of(&opened.stat).0) == (recorded.bytes, recorded.changed_ns);
         if !is_same {
-            namespace.forget(held.nodeid, 1);
+            namespace.forget(opened.nodeid, 1);
             return None;
         }
-        self.held.insert(file, held.nodeid);
-        Some(held.object)
+        self.opened.insert(file, opened.nodeid);
+        Some(opened.object)
     }
 
     fn release(&mut self, file: u32) {
-        if let (Some(nodeid), Some(namespace)) = (self.held.remove(&file), self.namespace.upgrade()) {
+        if let (Some(nodeid), Some(namespace)) = (self.opened.remove(&file), self.namespace.upgrade()) {
             namespace.forget(nodeid, 1);
         }
     }

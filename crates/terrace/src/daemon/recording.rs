@@ -31,10 +31,10 @@ fn count(summary: &mut Summary, kind: Kind) {
     let Summary { preload, fuse, accesses, .. } = summary;
     *accesses += 1;
     *match kind {
-        Kind::MainHit => &mut fuse.hits,
-        Kind::MainMiss => &mut fuse.misses,
-        Kind::FastHit => &mut preload.hits,
-        Kind::FastMiss => &mut preload.misses,
+        Kind::MountHit => &mut fuse.hits,
+        Kind::MountMiss => &mut fuse.misses,
+        Kind::PreloadHit => &mut preload.hits,
+        Kind::PreloadMiss => &mut preload.misses,
         Kind::Write => &mut fuse.writes,
     } += 1;
 }
@@ -94,12 +94,12 @@ fn name_of(engine: &Engine, root: &Path, object: ObjectId) -> Option<Name> {
 
 fn put(writer: &mut Writer<&mut dyn Write>, summary: &mut Summary, access: Access) -> io::Result<()> {
     count(summary, access.kind);
-    let fast = matches!(access.kind, Kind::FastHit | Kind::FastMiss);
+    let is_preload = matches!(access.kind, Kind::PreloadHit | Kind::PreloadMiss);
     writer.access(&Event {
         object: access.object,
         page: access.page,
         write: access.kind == Kind::Write,
-        via: if fast { AccessPath::Preload } else { AccessPath::Fuse },
+        via: if is_preload { AccessPath::Preload } else { AccessPath::Fuse },
         time_ms: access.at_ns / 1_000_000,
     })
 }

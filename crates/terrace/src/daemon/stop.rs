@@ -147,7 +147,7 @@ impl Stopper {
 
     /// Writes the last data of an instance after its mount is gone. If the source refuses them, retries for a
     /// while, because no command can do that later. Data that are still refused are lost. ENOTCONN ends the
-    /// retries: the descriptors belong to a mount of the source whose server is dead.
+    /// retries: the descriptors belong to a mount of the source with a dead server.
     pub(super) fn write_the_rest(&self) -> io::Result<()> {
         let given_up = {
             let mut state = self.state.lock();

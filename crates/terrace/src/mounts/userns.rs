@@ -19,8 +19,8 @@ pub(crate) fn is_root_outside() -> bool {
     rustix::process::geteuid().is_root() && std::fs::read_to_string("/proc/self/uid_map").is_ok_and(maps_all)
 }
 
-/// Moves this process into a mount namespace whose mounts no other process sees; mounts made outside still
-/// appear in it.
+/// Moves this process into a mount namespace of its own: no other process sees its mounts, and mounts made
+/// outside still appear in it.
 ///
 /// In the user namespace, user and group ids stay the same for the command. Files of all other users appear
 /// as owned by "nobody": an unprivileged namespace cannot map more. The right to mount ends with the exec of

@@ -20,15 +20,20 @@ use crate::serve::setup::ServerSetup;
 pub(super) struct Answers {
     store: Store,
     server: Arc<Server>,
-    keeper: Option<Pid>,
+    supervisor: Option<Pid>,
     dir: PathBuf,
     /// Statistics rows of unusable tiers.
     tiers_off: Vec<TierRow>,
 }
 
 impl Answers {
-    pub(super) fn new(store: Store, server: Arc<Server>, keeper: Option<Pid>, kept: &ServerSetup) -> Answers {
-        Answers { store, server, keeper, dir: kept.dir.clone(), tiers_off: kept.tier.off() }
+    pub(super) fn new(
+        store: Store,
+        server: Arc<Server>,
+        supervisor: Option<Pid>,
+        setup: &ServerSetup,
+    ) -> Answers {
+        Answers { store, server, supervisor, dir: setup.dir.clone(), tiers_off: setup.tier.off() }
     }
 
     fn key_value(&self) -> KeyValue {
@@ -57,7 +62,7 @@ impl Answer for Answers {
             Request::Stat(_) => {
                 let (mut stat, kv) = (Box::new(self.store.stats()), Some(self.key_value()));
                 stat.tiers.extend(self.tiers_off.clone());
-                let supervisor_lives = rustix::process::getppid() == self.keeper;
+                let supervisor_lives = rustix::process::getppid() == self.supervisor;
                 Reply::Stat(StatReply { stat, supervisor_lives, kv })
             }
             Request::Sync(_) => {
@@ -69,7 +74,7 @@ impl Answer for Answers {
                 Reply::Stop(StopReply::default())
             }
             Request::Pid(_) => Reply::Pid(PidReply {
-                supervisor: self.keeper.map_or(0, Pid::as_raw_pid),
+                supervisor: self.supervisor.map_or(0, Pid::as_raw_pid),
                 terraced: std::process::id(),
                 mnt: self.dir.clone(),
             }),

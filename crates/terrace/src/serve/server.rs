@@ -1,4 +1,4 @@
-//! One server: opens the store over the keeper's memory, answers clients and commands, closes the store.
+//! One server: opens the store over the supervisor's memory, answers clients and commands, closes the store.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,57 +27,58 @@ const DECODED_SHARE: u64 = 4;
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// Body of the process.
-pub(super) fn main(kept: ServerSetup, mut to_supervisor: Channel) -> ! {
+pub(super) fn main(setup: ServerSetup, mut to_supervisor: Channel) -> ! {
     let _ = rustix::thread::set_name(c"terrace-kv");
-    let keeper = rustix::process::getppid();
+    let supervisor = rustix::process::getppid();
     abort_on_panic();
-    let code = match live(&kept, keeper, &mut to_supervisor) {
+    let code = match live(&setup, supervisor, &mut to_supervisor) {
         Ok(()) => 0,
         Err((failure, code)) => {
             to_supervisor.say(&format!("failed {failure}"));
             code
         }
     };
-    if rustix::process::getppid() != keeper {
-        // Cleans up in place of a dead keeper.
-        kept.unix.as_ref().map(std::fs::remove_file);
-        kept.instance.remove();
+    if rustix::process::getppid() != supervisor {
+        // Cleans up in place of a dead supervisor.
+        setup.unix.as_ref().map(std::fs::remove_file);
+        setup.instance.remove();
     }
     sys::exit_now(code)
 }
 
 fn live(
-    kept: &ServerSetup,
-    keeper: Option<Pid>,
+    setup: &ServerSetup,
+    supervisor: Option<Pid>,
     to_supervisor: &mut Channel,
 ) -> std::result::Result<(), (Failure, i32)> {
     let refused = |failure| (failure, EXIT_REFUSED);
     terrace_fs::set_up_heap();
     let signals = sys::signal_fd(&[libc::SIGTERM]).map_err(|err| refused(cannot("signals", err)))?;
-    let mut options = kept.store.clone();
-    open_media(&mut options.engine.devices, &kept.tier.held)
+    let mut options = setup.store.clone();
+    open_media(&mut options.engine.devices, &setup.tier.held)
         .map_err(|err| refused(cannot("a tier in a store", err)))?;
-    let store = Store::open_over(&kept.dir, &options, &kept.segment)
+    let store = Store::open_over(&setup.dir, &options, &setup.segment)
         .map_err(|err| refused(Failure::from_line(&err.to_string())))?;
-    let running = start(kept, &store, keeper).map_err(refused)?;
+    let running = start(setup, &store, supervisor).map_err(refused)?;
     to_supervisor.say("ready");
     wait_for_end(&signals, running.server());
     running.stop();
     store.close().map_err(|err| (Failure::from_line(&err.to_string()), EXIT_LOST))
 }
 
-fn start(kept: &ServerSetup, store: &Store, keeper: Option<Pid>) -> Result<Running> {
+fn start(setup: &ServerSetup, store: &Store, supervisor: Option<Pid>) -> Result<Running> {
     let blobs = StoreBlobs::new(store.clone()).map_err(|err| Failure::from_line(&err.to_string()))?;
-    let decoded_max = (kept.store.memory_bytes / DECODED_SHARE) as usize;
-    let server = Arc::new(Server::new(Arc::new(blobs), kept.kv.clone(), decoded_max, system_clock()));
+    let decoded_max = (setup.store.memory_bytes / DECODED_SHARE) as usize;
+    let server = Arc::new(Server::new(Arc::new(blobs), setup.kv.clone(), decoded_max, system_clock()));
     let counted = Arc::downgrade(&server);
     store.count_memory(move || counted.upgrade().map_or(0, |server| server.memory_bytes() as u64));
-    let listeners = kept.listeners.iter().map(Listener::try_clone).collect::<std::io::Result<Vec<_>>>();
+    let listeners = setup.listeners.iter().map(Listener::try_clone).collect::<std::io::Result<Vec<_>>>();
     let listeners = listeners.map_err(|err| cannot("sockets", err))?;
-    let control = kept.control.try_clone().map_err(|err| cannot("control socket", err))?;
-    let answers = Arc::new(Answers::new(store.clone(), server.clone(), keeper, kept));
+    let control = setup.control.try_clone().map_err(|err| cannot("control socket", err))?;
+    let answers = Arc::new(Answers::new(store.clone(), server.clone(), supervisor, setup));
     let commands = Arc::new(control::Server::default());
-    metrics::start(kept.metrics.as_ref(), &answers, &kept.instance).map_err(|err| cannot("threads", err))?;
+    metrics::start(setup.metrics.as_ref(), &answers, &setup.instance)
+        .map_err(|err| cannot("threads", err))?;
     crate::daemon::thread("control", move || commands.serve(&control, answers))
         .map_err(|err| cannot("threads", err))?;
     terrace_kv::start(server, listeners).map_err(|err| cannot("threads", err))

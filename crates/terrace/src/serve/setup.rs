@@ -1,4 +1,5 @@
-//! Setup by the keeper, once, before any server: settings, sockets, memory, the directory of the instance.
+//! Setup by the supervisor, once, before any server: settings, sockets, memory, the directory of the
+//! instance.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -33,7 +34,7 @@ const SOCKET_PATH_MAX: usize = 107;
 /// Longest password, bytes.
 const PASSWORD_MAX: usize = 512;
 
-/// Resources that the keeper holds and each server inherits.
+/// Resources that the supervisor holds and each server inherits.
 #[derive(Debug)]
 pub(super) struct ServerSetup {
     /// Settings of cache and tiers.
@@ -77,7 +78,7 @@ pub(super) fn prepare(args: ServeKv) -> Result<(ServerSetup, Lock)> {
         tracing::warn!("{line}");
     }
     match assemble(&args, config, kv, dir, &instance) {
-        Ok(kept) => Ok((kept, lock)),
+        Ok(setup) => Ok((setup, lock)),
         Err(failure) => {
             instance.remove();
             Err(failure)

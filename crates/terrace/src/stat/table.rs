@@ -337,7 +337,7 @@ fn writeback(page: &mut String, w: &Writeback) {
             format!("; failing now: {}", crate::error::reason(std::io::Error::from_raw_os_error(errno)))
         }
     };
-    let owed = match w.owed_bytes {
+    let on_tier = match w.owed_bytes {
         0 => String::new(),
         bytes => format!("; {} of it durable on a tier", human(bytes)),
     };
@@ -349,7 +349,7 @@ fn writeback(page: &mut String, w: &Writeback) {
         page,
         "writeback",
         format_args!(
-            "{} dirty ({} pages, {} on their way, {} not yet stable, of at most {}), {} pages written back, {} errors, writers waited {} times{owed}{conflict}{failing}",
+            "{} dirty ({} pages, {} on their way, {} not yet stable, of at most {}), {} pages written back, {} errors, writers waited {} times{on_tier}{conflict}{failing}",
             human(w.dirty_bytes),
             w.dirty,
             w.writeback,

@@ -243,8 +243,8 @@ fn crashes_of_its_own_end_in_an_unmount_that_is_told() {
     test.finish();
 }
 
-/// A mount whose server holds the connection but answers nothing, like a server with a thread that hangs in
-/// the kernel.
+/// A mount with a server that holds the connection but answers nothing, like a server with a thread that
+/// hangs in the kernel.
 #[test]
 fn a_dead_mount_that_does_not_answer_is_cleared() {
     let Some(test) = TestMount::new() else { return };

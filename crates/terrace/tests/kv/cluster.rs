@@ -88,7 +88,7 @@ fn four_servers_share_the_keys() {
     assert!(ports.iter().all(|port| nodes(*port) == nodes(ports[0])));
     let own = Client::tcp(ports[0]).unwrap().say("CLUSTER MYID");
     assert!(Client::tcp(ports[1]).unwrap().say("CLUSTER SLOTS").contains(&own));
-    // One server dies with its keeper: the others serve on, and nothing is lost.
+    // One server dies with its supervisor: the others serve on, and nothing is lost.
     served[2].take().unwrap().kill_all();
     let (mut here, mut missing) = (0, 0);
     for i in 0..400 {

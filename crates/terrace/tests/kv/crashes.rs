@@ -161,16 +161,16 @@ fn writes_survive_kill_of_everything() {
 }
 
 #[test]
-fn server_goes_on_when_its_keeper_is_killed() {
+fn server_goes_on_when_its_supervisor_is_killed() {
     let test = TestServer::new();
     let served = test.serve(&[]);
     let mut client = test.client();
     assert_eq!(client.say("SET a 1"), "OK");
-    let keeper = rustix::process::Pid::from_raw(served.stat().instance.pid).unwrap();
-    rustix::process::kill_process(keeper, rustix::process::Signal::KILL).unwrap();
+    let supervisor = rustix::process::Pid::from_raw(served.stat().instance.pid).unwrap();
+    rustix::process::kill_process(supervisor, rustix::process::Signal::KILL).unwrap();
     assert_eq!(client.say("GET a"), "1");
     terrace_testkit::wait::wait_until("stat tells of it", || !served.stat().instance.supervisor_lives);
-    // A server without a keeper cleans up itself.
+    // A server without a supervisor cleans up itself.
     let _ = client.ask(&["SHUTDOWN"]);
     terrace_testkit::wait::wait_until("the socket is gone", || !test.path("s").exists());
     drop(served);

@@ -69,8 +69,8 @@ fn one_store_has_one_server() {
     assert!(!test.path("s").exists());
 }
 
-/// Runs `f` in a thread whose mount namespace, and that of its servers, has a file system of `bytes` at
-/// `keys`.
+/// Runs `f` in a thread with a mount namespace of its own, also for its servers. It has a file system of
+/// `bytes` at `keys`.
 fn on_a_disk(bytes: u64, f: impl FnOnce(&TestServer) + Send) {
     use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
     let test = TestServer::new();

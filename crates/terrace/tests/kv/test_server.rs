@@ -61,22 +61,22 @@ impl TestServer {
     }
 }
 
-/// A keeper with its server.
+/// A supervisor with its server.
 pub(crate) struct Served {
-    keeper: Child,
+    supervisor: Child,
     dir: PathBuf,
 }
 
 impl Served {
     pub(crate) fn start(args: &[&str], dir: PathBuf) -> Served {
         let mut command = terrace(&[&["serve", "kv", "--memory", "32MiB"], args].concat());
-        let keeper = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        Served { keeper, dir }
+        let supervisor = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        Served { supervisor, dir }
     }
 
     pub(crate) fn wait(&mut self, what: &str, mut condition: impl FnMut() -> bool) {
         wait_until(what, || {
-            assert_eq!(self.keeper.try_wait().unwrap(), None, "the keeper has ended");
+            assert_eq!(self.supervisor.try_wait().unwrap(), None, "the supervisor has ended");
             condition()
         });
     }
@@ -104,38 +104,38 @@ impl Served {
     pub(crate) fn kill_server_as_it_stops(mut self) {
         let server = self.server();
         kill_process(server, Signal::STOP).unwrap();
-        kill_process(Pid::from_child(&self.keeper), Signal::TERM).unwrap();
-        wait_until("the keeper has taken the signal", || has_pending(server, Signal::TERM));
+        kill_process(Pid::from_child(&self.supervisor), Signal::TERM).unwrap();
+        wait_until("the supervisor has taken the signal", || has_pending(server, Signal::TERM));
         kill_process(server, Signal::KILL).unwrap();
-        assert!(self.keeper.wait().unwrap().success());
+        assert!(self.supervisor.wait().unwrap().success());
     }
 
     pub(crate) fn kill_all(mut self) {
         let server = self.server();
-        self.keeper.kill().unwrap();
+        self.supervisor.kill().unwrap();
         let _ = kill_process(server, Signal::KILL);
-        self.keeper.wait().unwrap();
+        self.supervisor.wait().unwrap();
         wait_until("the server is gone", || rustix::process::test_kill_process(server).is_err());
     }
 
     /// Stops the server in order.
     pub(crate) fn stop(mut self) {
-        kill_process(Pid::from_child(&self.keeper), Signal::TERM).unwrap();
-        assert!(self.keeper.wait().unwrap().success());
+        kill_process(Pid::from_child(&self.supervisor), Signal::TERM).unwrap();
+        assert!(self.supervisor.wait().unwrap().success());
     }
 }
 
 impl Drop for Served {
     fn drop(&mut self) {
-        if self.keeper.try_wait().is_ok_and(|ended| ended.is_none()) {
-            let _ = kill_process(Pid::from_child(&self.keeper), Signal::TERM);
+        if self.supervisor.try_wait().is_ok_and(|ended| ended.is_none()) {
+            let _ = kill_process(Pid::from_child(&self.supervisor), Signal::TERM);
             if !holds_within(std::time::Duration::from_secs(60), || {
-                self.keeper.try_wait().is_ok_and(|ended| ended.is_some())
+                self.supervisor.try_wait().is_ok_and(|ended| ended.is_some())
             }) {
                 let server = std::panic::catch_unwind(|| stat(&self.dir).instance.terraced).ok();
-                let _ = self.keeper.kill();
+                let _ = self.supervisor.kill();
                 let _ = server.and_then(Pid::from_raw).map(|server| kill_process(server, Signal::KILL));
-                let _ = self.keeper.wait();
+                let _ = self.supervisor.wait();
             }
         }
     }

@@ -2,25 +2,25 @@
 //! durable on a device.
 //!
 //! ```text
-//!   fsync ──► source durable as the base says? ──yes──► new dirty pages as an owed batch ──► flush of the target ──► answer
+//!   fsync ──► source still at the base version? ──yes──► append new dirty pages ──► flush of the target ──► answer
 //!                 │ no                              ▲
-//!                 ├──► only grown: fsync there ─────┘ a new base
-//!                 └──► all dirty pages to the source, fsync there, paid record, flush of the target ──► answer, and a new base
+//!                 ├──► only grown: fsync there ─────┘ a new base version
+//!                 └──► all dirty pages to the source, fsync there, destage-complete record, flush ──► answer, and a new base version
 //! ```
-//! Owed pages stay dirty in memory until the source has them: a target is read only after a power cut
-//! (`burst/replay.rs`). So an owed page is changed, cut and written back like any dirty page. Three kinds of
-//! records keep the target up to date (`device/scan/owed.rs`, `tier/intent.rs`).
+//! Undestaged pages stay dirty in memory until the source has them: a target is read only after a power cut
+//! (`burst/replay.rs`). So they are changed, cut and written back like any dirty page. The target's records
+//! follow these changes (`device/scan/undestaged.rs`, `tier/intent.rs`).
 //!
 //! An fsync promises the file's size and existence, too. After growth, or any change other than writes within
-//! the end, the source is made durable without the missing pages. That state becomes the base of these pages
-//! (`burst/base.rs`).
+//! the end, the fsync first makes the source durable without the missing pages. That state is the new base
+//! version (`burst/base_version.rs`).
 
-use crate::burst::base;
+use crate::burst::base_version;
 use crate::burst::spread::{append_all, spread};
 use crate::context::{BurstHook, Context};
 use crate::device::format::Record;
 use crate::device::io::DeviceIo;
-use crate::device::scan::Owed;
+use crate::device::scan::Undestaged;
 use crate::file::burst::Burst;
 use crate::file::errseq::ErrorCursor;
 use crate::file::identity::Identity;
@@ -28,14 +28,14 @@ use crate::file::object::{Object, ObjectId, ObjectRef};
 use crate::path::sync;
 use crate::path::writeback::{self, Route, is_shortage};
 use crate::state::destage::DestageIndex;
-use crate::tier::intent::{self, PERMIT_NS, on_target};
+use crate::tier::intent::{self, INTENT_NS, on_target};
 use std::io;
 use std::sync::atomic::Ordering;
 
 /// The calls of the paths below.
-pub(crate) const HOOK: BurstHook = BurstHook { note_write, settle_locked, let_go };
-/// Owed pages take at most 1/`OWED_PART` of a target.
-const OWED_PART: u64 = 4;
+pub(crate) const HOOK: BurstHook = BurstHook { note_write, destage_locked, note_deleted };
+/// Undestaged pages take at most 1/`UNDESTAGED_PART` of a target.
+const UNDESTAGED_PART: u64 = 4;
 
 /// Makes all data written so far durable, in the source or on a target, and reports writebacks that failed
 /// since `seen`.
@@ -43,7 +43,7 @@ const OWED_PART: u64 = 4;
 /// # Errors
 /// A failure that this handle has not reported yet.
 pub(crate) fn fsync(cx: &Context, o: &ObjectRef, data_only: bool, seen: &ErrorCursor) -> io::Result<()> {
-    if !cx.may_owe() {
+    if !cx.may_have_undestaged() {
         return sync::fsync(cx, o, data_only, seen);
     }
     intent::wait_for_scans(cx);
@@ -52,9 +52,9 @@ pub(crate) fn fsync(cx: &Context, o: &ObjectRef, data_only: bool, seen: &ErrorCu
         if is_ahead(cx, o) {
             put_ahead_locked(cx, o);
         }
-        match base::renew(cx, o) {
-            Ok(()) if owe(cx, o) => {
-                cx.last_owed_ns.store(cx.clock.now_ns(), Ordering::Relaxed);
+        match base_version::renew(cx, o) {
+            Ok(()) if write_to_target(cx, o) => {
+                cx.last_target_fsync_ns.store(cx.clock.now_ns(), Ordering::Relaxed);
                 return o.take_error(seen);
             }
             Ok(()) => {}
@@ -62,9 +62,9 @@ pub(crate) fn fsync(cx: &Context, o: &ObjectRef, data_only: bool, seen: &ErrorCu
             Err(e) => return o.take_error(seen).and(Err(e)),
         }
     }
-    let home = bring_home(cx, o);
-    if home.as_ref().is_err_and(is_shortage) {
-        return home;
+    let synced = sync_to_source(cx, o);
+    if synced.as_ref().is_err_and(is_shortage) {
+        return synced;
     }
     o.take_error(seen)
 }
@@ -76,7 +76,7 @@ pub(crate) fn change_metadata(cx: &Context, o: &Object) {
 
 /// Makes the dirty pages of a file durable on a target. False: the source has to take them. The caller holds
 /// the file's writeback lock.
-fn owe(cx: &Context, o: &Object) -> bool {
+fn write_to_target(cx: &Context, o: &Object) -> bool {
     let mut burst = o.burst.lock();
     if !put(cx, o, &mut burst) {
         return false;
@@ -85,19 +85,19 @@ fn owe(cx: &Context, o: &Object) -> bool {
         return true;
     }
     let device = burst.target.and_then(|number| cx.devices.get(number));
-    let owed = device.is_some_and(|device| intent::flush(cx, &device));
-    if !owed {
-        // The owed pages may not be durable: no later fsync may rely on them.
-        burst.base = None;
+    let flushed = device.is_some_and(|device| intent::flush(cx, &device));
+    if !flushed {
+        // The undestaged pages may not be durable: no later fsync may rely on them.
+        burst.base_version = None;
     }
-    owed
+    flushed
 }
 
-/// Whether the file already owes pages, and has enough new dirty ones for a write ahead of the next fsync.
-/// Such files are synced again and again. During an fsync the kernel lets no program write the file through
-/// the mount, so little should be left to write. False also if the burst lock is taken.
+/// Whether the file already has undestaged pages, and enough new dirty ones for a write ahead of the next
+/// fsync. Such files are synced again and again. During an fsync the kernel lets no program write the file
+/// through the mount, so little should be left to write. False also if the burst lock is taken.
 fn is_ahead(cx: &Context, o: &Object) -> bool {
-    let takes = |burst: &Burst| burst.target.is_some() && !burst.must_settle;
+    let takes = |burst: &Burst| burst.target.is_some() && !burst.must_destage;
     o.dirty.lock().dirty.len() >= cx.config.tier_ahead_min
         && o.burst.try_lock().is_some_and(|burst| takes(&burst))
 }
@@ -124,27 +124,27 @@ fn put_ahead(cx: &Context, o: &Object) {
     put_ahead_locked(cx, o);
 }
 
-/// Writes a file's dirty pages ahead. The file has a base on the target, and later changes of its source had
-/// a permit. So the pages need none, and writers that extend the file do not wait: the burst lock is not held
-/// during the write to the target. The caller holds the file's writeback lock.
+/// Writes a file's dirty pages ahead. The target has its base version, and write intents for later changes of
+/// the source. So the pages need no further record, and writers that extend the file do not wait: the burst
+/// lock is not held during the write to the target. The caller holds the file's writeback lock.
 fn put_ahead_locked(cx: &Context, o: &Object) {
     let (device, is_changed) = {
         let mut burst = o.burst.lock();
-        let number = burst.target.filter(|_| !burst.must_settle);
+        let number = burst.target.filter(|_| !burst.must_destage);
         let Some(device) = number.and_then(|number| cx.devices.get(number)) else { return };
         burst.unflushed = true;
-        (device, burst.base.is_none())
+        (device, burst.base_version.is_none())
     };
     let (pages, since) = dirty_pages(o);
     let has_room = || {
         let _change = intent::change(cx, o);
-        base::reserve(cx, o, &pages).is_ok()
+        base_version::reserve(cx, o, &pages).is_ok()
     };
     let put = (!is_changed || has_room())
         && (!affords(cx, &device, pages.len()) || spread(cx, o, &device, pages, since, is_changed));
     if !put {
         // Prevents another attempt at the next write.
-        o.burst.lock().must_settle = true;
+        o.burst.lock().must_destage = true;
     }
 }
 
@@ -157,15 +157,16 @@ fn dirty_pages(o: &Object) -> (Vec<u64>, u64) {
 /// Writes a file's dirty pages to a target, unless they are durable there. False: the target takes none. The
 /// caller holds the file's writeback lock.
 fn put(cx: &Context, o: &Object, burst: &mut Burst) -> bool {
-    let Some(base) = burst.base else { return false };
-    let is_base = || Identity::of(o.source().as_path()).is_ok_and(|identity| identity.digest == base);
+    let Some(base_version) = burst.base_version else { return false };
+    let is_unchanged =
+        || Identity::of(o.source().as_path()).is_ok_and(|identity| identity.digest == base_version);
     let growing = o.growing.load(Ordering::Acquire) != 0;
     let gone = o.gone.load(Ordering::Relaxed);
-    if burst.changing > 0 || growing || gone || !o.dirty.lock().unstable.is_empty() || !is_base() {
+    if burst.changing > 0 || growing || gone || !o.dirty.lock().unstable.is_empty() || !is_unchanged() {
         return false;
     }
     let (pages, since) = dirty_pages(o);
-    if pages.is_empty() && (burst.target.is_none() || burst.recorded == Some(base)) {
+    if pages.is_empty() && (burst.target.is_none() || burst.recorded == Some(base_version)) {
         return true;
     }
     let device = match burst.target {
@@ -175,15 +176,15 @@ fn put(cx: &Context, o: &Object, burst: &mut Burst) -> bool {
     let Some(device) = device.filter(|device| affords(cx, device, pages.len())) else { return false };
     burst.begin(o.slot(), device.number);
     burst.unflushed = true;
-    let record = [Record::Base { object: o.id(), digest: base }];
+    let record = [Record::BaseVersion { object: o.id(), digest: base_version }];
     let put = match pages.is_empty() {
         // All pages were written ahead.
-        true => intent::append_owed(cx, &device, &[], &record).is_some(),
+        true => intent::append_undestaged(cx, &device, &[], &record).is_some(),
         false => append_all(cx, o, &device, &pages, &record, since),
     };
     match put {
-        true => burst.recorded = Some(base),
-        false => burst.base = None,
+        true => burst.recorded = Some(base_version),
+        false => burst.base_version = None,
     }
     put
 }
@@ -197,156 +198,160 @@ fn affords(cx: &Context, device: &DeviceIo, pages: usize) -> bool {
     on_target(&mut state, device.number, |of| of.affords(pages as u32)) == Some(true)
 }
 
-/// Makes all of a file durable in the source, which settles its owed pages. The caller holds the file's
+/// Makes all of a file durable in the source, which destages its pages. The caller holds the file's
 /// writeback lock.
-fn bring_home(cx: &Context, o: &Object) -> io::Result<()> {
+fn sync_to_source(cx: &Context, o: &Object) -> io::Result<()> {
     let before = o.burst.lock().changes;
     writeback::write_back_locked(cx, o, 0..u64::MAX, Route::Direct)?;
     if o.gone.load(Ordering::Relaxed) {
         return Ok(());
     }
-    let durable = base::make_durable(cx, o)?;
+    let durable = base_version::make_durable(cx, o)?;
     let mut burst = o.burst.lock();
-    intent::pay(cx, o, &mut burst).inspect_err(|e| o.note_error(e))?;
-    base::take(cx, o, &mut burst, durable, before);
+    intent::complete_destage(cx, o, &mut burst).inspect_err(|e| o.note_error(e))?;
+    base_version::take(cx, o, &mut burst, durable, before);
     Ok(())
 }
 
-/// Settles the file's owed pages on its target. The caller holds the file's writeback lock.
+/// Destages the file's undestaged pages. The caller holds the file's writeback lock.
 ///
 /// # Errors
-/// The source fails: the pages are owed as before.
-fn settle_locked(cx: &Context, o: &Object) -> io::Result<()> {
+/// The source fails: the pages stay undestaged.
+fn destage_locked(cx: &Context, o: &Object) -> io::Result<()> {
     if o.burst.lock().target.is_none() {
         return Ok(());
     }
-    bring_home(cx, o)
+    sync_to_source(cx, o)
 }
 
-/// The file is deleted. It stays owed until the deletion is durable in the source's file system: until then a
-/// power cut could bring it back.
-fn let_go(cx: &Context, o: &Object) {
+/// Notes that the file is deleted. It stays undestaged until the deletion is durable in the source's file
+/// system: until then a power cut could bring it back.
+fn note_deleted(cx: &Context, o: &Object) {
     let mut burst = o.burst.lock();
     if let Some(number) = burst.end(o.slot()) {
-        on_target(&mut cx.state.lock(), number, |of| of.owed.gone.push(o.id()));
+        on_target(&mut cx.state.lock(), number, |of| of.undestaged.deleted.push(o.id()));
     }
 }
 
-/// [`sync::flush_all`]; with `sync` no page is owed afterwards.
+/// [`sync::flush_all`]; with `sync` no page is undestaged afterwards.
 ///
 /// # Errors
 /// The first failure, after everything was tried.
 pub(crate) fn flush_all(cx: &Context, sync: bool) -> io::Result<()> {
     let flushed = sync::flush_all(cx, sync);
-    if !sync || !cx.may_owe() {
+    if !sync || !cx.may_have_undestaged() {
         return flushed;
     }
-    let mut settled = Ok(());
+    let mut destaged = Ok(());
     for device in &cx.devices.all() {
-        for id in owing(cx, device) {
-            settled = settled.and(settle(cx, id));
+        for id in undestaged_files(cx, device) {
+            destaged = destaged.and(destage(cx, id));
         }
-        settle_gone(cx, device);
+        complete_deleted(cx, device);
     }
-    flushed.and(settled)
+    flushed.and(destaged)
 }
 
-fn owing(cx: &Context, device: &DeviceIo) -> Vec<ObjectId> {
-    on_target(&mut cx.state.lock(), device.number, |of| of.owed.files()).unwrap_or_default()
+fn undestaged_files(cx: &Context, device: &DeviceIo) -> Vec<ObjectId> {
+    on_target(&mut cx.state.lock(), device.number, |of| of.undestaged.files()).unwrap_or_default()
 }
 
-fn settle(cx: &Context, id: ObjectId) -> io::Result<()> {
+fn destage(cx: &Context, id: ObjectId) -> io::Result<()> {
     let Some(o) = cx.lookup_object(id) else { return Ok(()) };
     let _writeback = o.writeback.lock();
     // No program can read it any more.
-    if o.doomed.load(Ordering::Relaxed) { Ok(()) } else { settle_locked(cx, &o) }
+    if o.doomed.load(Ordering::Relaxed) { Ok(()) } else { destage_locked(cx, &o) }
 }
 
-/// Records on the target that deleted files owe nothing, after a sync of the source's file system.
-fn settle_gone(cx: &Context, device: &DeviceIo) {
-    let gone = on_target(&mut cx.state.lock(), device.number, |of| of.owed.gone.clone()).unwrap_or_default();
-    if gone.is_empty() || cx.source_root.get().is_none() || sync::sync_root(cx).is_err() {
+/// Writes destage-complete records of deleted files, after a sync of the source's file system.
+fn complete_deleted(cx: &Context, device: &DeviceIo) {
+    let deleted = on_target(&mut cx.state.lock(), device.number, |of| of.undestaged.deleted.clone())
+        .unwrap_or_default();
+    if deleted.is_empty() || cx.source_root.get().is_none() || sync::sync_root(cx).is_err() {
         return;
     }
-    tell_paid(cx, device, &gone, |owed, some| {
-        owed.gone.retain(|object| !some.contains(object));
-        some.iter().for_each(|object| owed.paid(*object, true));
+    write_completions(cx, device, &deleted, |undestaged, some| {
+        undestaged.deleted.retain(|object| !some.contains(object));
+        some.iter().for_each(|object| undestaged.complete(*object, true));
     });
 }
 
-/// Writes the paid records for which the target had no room before.
-fn settle_untold(cx: &Context, device: &DeviceIo) {
-    let untold =
-        on_target(&mut cx.state.lock(), device.number, |of| of.owed.untold.clone()).unwrap_or_default();
-    tell_paid(cx, device, &untold, |owed, some| owed.untold.retain(|object| !some.contains(object)));
+/// Writes the destage-complete records for which the target had no room before.
+fn retry_completions(cx: &Context, device: &DeviceIo) {
+    let unrecorded = on_target(&mut cx.state.lock(), device.number, |of| of.undestaged.unrecorded.clone())
+        .unwrap_or_default();
+    write_completions(cx, device, &unrecorded, |undestaged, some| {
+        undestaged.unrecorded.retain(|object| !some.contains(object))
+    });
 }
 
-/// Writes paid records of files durably, in groups; `told` gets each group. Stops when the target takes no
-/// more records.
-fn tell_paid(
+/// Writes destage-complete records of files durably, in groups; `note` gets each group. Stops when the target
+/// takes no more records.
+fn write_completions(
     cx: &Context,
     device: &DeviceIo,
     files: &[ObjectId],
-    told: impl Fn(&mut DestageIndex, &[ObjectId]),
+    note: impl Fn(&mut DestageIndex, &[ObjectId]),
 ) {
     for some in files.chunks(32) {
-        let paid: Vec<Record> = some.iter().map(|object| Record::Paid { object: *object }).collect();
-        if !intent::write_records(cx, device, &paid) {
+        let records: Vec<Record> =
+            some.iter().map(|object| Record::DestageComplete { object: *object }).collect();
+        if !intent::write_records(cx, device, &records) {
             return;
         }
-        on_target(&mut cx.state.lock(), device.number, |of| told(&mut of.owed, some));
+        on_target(&mut cx.state.lock(), device.number, |of| note(&mut of.undestaged, some));
     }
 }
 
-/// Settles files of a target: those without dirty pages, and the oldest ones while they block its log. Called
-/// by the target's own thread.
-pub(crate) fn settle_due(cx: &Context, device: &DeviceIo) {
-    if !device.may_owe() {
+/// Destages files of a target: those without dirty pages, and the oldest ones while they block its log.
+/// Called by the target's own thread.
+pub(crate) fn destage_due(cx: &Context, device: &DeviceIo) {
+    if !device.may_have_undestaged() {
         return;
     }
-    settle_gone(cx, device);
-    settle_untold(cx, device);
-    for id in owing(cx, device) {
+    complete_deleted(cx, device);
+    retry_completions(cx, device);
+    for id in undestaged_files(cx, device) {
         let Some(o) = cx.lookup_object(id) else { continue };
         if cx.is_stopping() || device.is_ending() {
             return;
         }
         let in_the_way = on_target(&mut cx.state.lock(), device.number, |of| {
-            let most = of.log.capacity() / OWED_PART;
+            let most = of.log.capacity() / UNDESTAGED_PART;
             let due = of.log.due().map(|region| of.fillings[region as usize].0);
-            // A failed target keeps no owed pages.
-            !of.is_on() || of.owed.pages() > most || due.is_some_and(|lap| of.owed.blocks(lap))
+            // A failed target keeps no undestaged pages.
+            !of.is_on() || of.undestaged.pages() > most || due.is_some_and(|lap| of.undestaged.blocks(lap))
         });
-        if in_the_way == Some(true) || !o.is_unsettled() {
+        if in_the_way == Some(true) || !o.has_unsynced_pages() {
             // The file's handles report a failure.
-            let _ = settle(cx, id);
+            let _ = destage(cx, id);
         }
     }
 }
 
-/// Stops new owed pages on a target to be removed, and settles the present ones.
+/// Stops new undestaged pages on a target to be removed, and destages the present ones.
 ///
 /// # Errors
 /// The source fails; the target has pages of an earlier run that were not to be written.
 pub(crate) fn close(cx: &Context, device: &DeviceIo) -> io::Result<()> {
     refuse_left(cx, device)?;
-    on_target(&mut cx.state.lock(), device.number, |of| of.owed.closed = true);
-    let settled = owing(cx, device).into_iter().try_for_each(|id| settle(cx, id));
-    settle_gone(cx, device);
-    let empty = on_target(&mut cx.state.lock(), device.number, |of| of.owed.is_empty()) != Some(false);
-    if settled.is_ok() && empty {
+    on_target(&mut cx.state.lock(), device.number, |of| of.undestaged.closed = true);
+    let destaged = undestaged_files(cx, device).into_iter().try_for_each(|id| destage(cx, id));
+    complete_deleted(cx, device);
+    let empty = on_target(&mut cx.state.lock(), device.number, |of| of.undestaged.is_empty()) != Some(false);
+    if destaged.is_ok() && empty {
         return Ok(());
     }
-    on_target(&mut cx.state.lock(), device.number, |of| of.owed.closed = false);
-    settled.and_then(|()| Err(io::Error::other("deleted files may reappear until the source is synced")))
+    on_target(&mut cx.state.lock(), device.number, |of| of.undestaged.closed = false);
+    destaged.and_then(|()| Err(io::Error::other("deleted files may reappear until the source is synced")))
 }
 
-/// Refuses the removal of a target with owed pages of an earlier run.
+/// Refuses the removal of a target with undestaged pages of an earlier run.
 ///
 /// # Errors
 /// The target has such pages.
 pub(crate) fn refuse_left(cx: &Context, device: &DeviceIo) -> io::Result<()> {
-    match on_target(&mut cx.state.lock(), device.number, |of| of.owed.pages_left()) {
+    match on_target(&mut cx.state.lock(), device.number, |of| of.undestaged.pages_of_earlier_runs()) {
         None | Some(0) => Ok(()),
         _ => Err(io::Error::other(
             "the tier has data of an earlier run that the source lacks: unmount, and see `terrace recover`",
@@ -354,47 +359,47 @@ pub(crate) fn refuse_left(cx: &Context, device: &DeviceIo) -> io::Result<()> {
     }
 }
 
-/// Takes over the owed pages found by a scan. Files of a dead terraced with the same segment still owe: their
-/// owed pages are dirty in memory, or were written to the source. Owed pages of all other files exist only on
-/// the target, even if the files are in memory: the pages that no replay has written are kept.
-pub(crate) fn adopt(cx: &Context, device: &DeviceIo, owed: Owed) {
+/// Takes over the undestaged pages found by a scan. The undestaged pages of files of a dead terraced with the
+/// same segment are dirty in memory, or were written to the source. Those of all other files exist only on
+/// the target, even if the files are in memory: they are kept until a replay.
+pub(crate) fn adopt(cx: &Context, device: &DeviceIo, undestaged: Undestaged) {
     let name = &device.name;
-    if owed.hidden || owed.damaged > 0 {
+    if undestaged.hidden || undestaged.damaged > 0 {
         tracing::error!(
             "tier {name}: damaged keys, and {} damaged pages: acknowledged writes that the source lacks may be lost",
-            owed.damaged
+            undestaged.damaged
         );
     }
-    if !owed.files.is_empty() {
-        tracing::warn!("tier {name}: it has pages of {} files that the source lacks", owed.files.len());
+    if !undestaged.files.is_empty() {
+        tracing::warn!("tier {name}: it has pages of {} files that the source lacks", undestaged.files.len());
     }
-    for (id, file) in owed.files {
+    for (id, file) in undestaged.files {
         let known = cx.lookup_object(id).filter(|o| Burst::has_begun(o.slot()));
         let mut burst = known.as_ref().map(|o| o.burst.lock()).filter(|burst| burst.target.is_none());
         if let (Some(burst), Some(o)) = (&mut burst, &known) {
             burst.begin(o.slot(), device.number);
-            burst.permit = file.permit.map_or(0, |permit| permit.until.cast_signed());
+            burst.intent_until = file.intents.map_or(0, |intents| intents.until.cast_signed());
             // Pages may have gone to the source since.
-            burst.must_settle = true;
+            burst.must_destage = true;
         }
         on_target(&mut cx.state.lock(), device.number, |of| match burst {
-            Some(_) => of.owed.note(id, file.since, file.pages.len() as u64),
-            None => drop(of.owed.left.insert(id, file)),
+            Some(_) => of.undestaged.note(id, file.since, file.pages.len() as u64),
+            None => drop(of.undestaged.earlier.insert(id, file)),
         });
     }
 }
 
-/// For a target that could not be scanned: each file of a dead terraced that owed pages anywhere may owe
-/// pages here.
+/// For a target that could not be scanned: each file of a dead terraced that had undestaged pages on any
+/// target may have some here.
 pub(crate) fn adopt_unknown(cx: &Context, device: &DeviceIo) {
     on_target(&mut cx.state.lock(), device.number, |of| {
-        of.owed.is_unknown = device.may_owe() && device.medium.takes_owed();
+        of.undestaged.is_unknown = device.may_have_undestaged() && device.medium.takes_undestaged();
     });
-    for o in cx.objects().iter().filter(|o| device.may_owe() && Burst::has_begun(o.slot())) {
+    for o in cx.objects().iter().filter(|o| device.may_have_undestaged() && Burst::has_begun(o.slot())) {
         let mut burst = o.burst.lock();
         burst.target.get_or_insert(device.number);
-        burst.must_settle = true;
-        burst.permit = burst.permit.max(cx.clock.wall_ns() + PERMIT_NS);
+        burst.must_destage = true;
+        burst.intent_until = burst.intent_until.max(cx.clock.wall_ns() + INTENT_NS);
     }
 }
 

@@ -1,21 +1,21 @@
-//! Replay after a power cut: owed pages go to the source, before their files are served.
+//! Replay after a power cut: undestaged pages go to the source, before their files are served.
 //!
-//! A file is written only if its state is the one that the last run left, or may have made of it
-//! (`tier/intent.rs`). Otherwise another program has changed it since. That is a *conflict*, which is
-//! reported, and the pages are kept until a user decides.
+//! A start writes the pages only over a state that the last run left, or may have made (`tier/intent.rs`). A
+//! file in another state was changed by another program: a *conflict*. A conflict is reported, and its pages
+//! are kept until a user decides.
 
 use crate::context::Context;
 use crate::device::format::{Record, holder};
 use crate::device::io::DeviceIo;
-use crate::device::scan::Permits;
-use crate::device::{OwedFile, format};
+use crate::device::scan::WriteIntents;
+use crate::device::{UndestagedFile, format};
 use crate::file::identity::Identity;
 use crate::file::object::ObjectId;
 use crate::file::source::{PathFd, SourceFile};
 use crate::io::{AlignedBuf, IoVec};
 use crate::path::sync;
 use crate::state::device::Status;
-use crate::tier::intent::{self, Boot, MARGIN_NS, PERMIT_NS, on_target, write_records};
+use crate::tier::intent::{self, Boot, INTENT_NS, MARGIN_NS, on_target, write_records};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -23,9 +23,9 @@ use terrace_shm::{DeviceSlot, PAGE_SIZE};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// Owed pages of one file on a target.
+/// Undestaged pages of one file on a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OwedPages {
+pub struct UndestagedPages {
     /// Number of the file: its inode in the source.
     pub file: ObjectId,
     /// Name of the target.
@@ -34,13 +34,13 @@ pub struct OwedPages {
     pub pages: u64,
 }
 
-/// Reason why owed pages are not written to the source.
+/// Reason why undestaged pages are not written to the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Conflict {
-    /// The file was changed after the run that owed the pages.
+    /// The file was changed after the run that wrote the pages.
     Changed,
-    /// The file was changed within the permit, and the machine was not rebooted since: by that run, or by
-    /// another program just after.
+    /// The file was changed within the write intent, and the machine was not rebooted since: by that run, or
+    /// by another program just after.
     SameBoot,
     /// Damaged keys may have recorded that the source has the pages.
     Doubtful,
@@ -73,7 +73,7 @@ pub enum Replayed {
     Dropped,
 }
 
-/// Search result for a file with owed pages.
+/// Search result for a file with undestaged pages.
 #[derive(Debug)]
 pub enum FileLookup {
     /// An O_PATH descriptor.
@@ -95,38 +95,42 @@ pub enum Decision {
     Discard,
 }
 
-/// Owed pages of earlier runs, once all targets that may have some are scanned.
-pub(crate) fn owed(cx: &Context) -> io::Result<Vec<OwedPages>> {
+/// Undestaged pages of earlier runs, once all targets that may have some are scanned.
+pub(crate) fn undestaged(cx: &Context) -> io::Result<Vec<UndestagedPages>> {
     intent::wait_for_scans(cx);
     let state = cx.state.lock();
     let all = || state.targets.iter().flat_map(|targets| &targets.all);
     for of in all() {
         if let Status::Off(why) = &of.status
-            && of.owed.is_unknown
+            && of.undestaged.is_unknown
         {
             return Err(io::Error::other(format!("tier {} cannot be read: {why}", of.config.name)));
         }
     }
-    let of = |name: &str, (file, owed): (&ObjectId, &OwedFile)| OwedPages {
+    let of = |name: &str, (file, undestaged): (&ObjectId, &UndestagedFile)| UndestagedPages {
         file: *file,
         target: name.to_owned(),
-        pages: owed.pages.len() as u64,
+        pages: undestaged.pages.len() as u64,
     };
-    Ok(all().flat_map(|device| device.owed.left.iter().map(|one| of(&device.config.name, one))).collect())
+    Ok(all()
+        .flat_map(|device| device.undestaged.earlier.iter().map(|one| of(&device.config.name, one)))
+        .collect())
 }
 
-/// Writes a file's owed pages of earlier runs to the source, or acts by `decision`.
+/// Writes a file's undestaged pages of earlier runs to the source, or acts by `decision`.
 ///
 /// # Errors
 /// The source's: the pages are kept.
 pub(crate) fn replay(cx: &Context, id: ObjectId, at: FileLookup, decision: Decision) -> io::Result<Replayed> {
     let of_target = |device: Arc<DeviceIo>| {
-        let left = on_target(&mut cx.state.lock(), device.number, |of| of.owed.left.get(&id).cloned());
-        Some((device, left??))
+        let earlier =
+            on_target(&mut cx.state.lock(), device.number, |of| of.undestaged.earlier.get(&id).cloned());
+        Some((device, earlier??))
     };
-    let all: Vec<(Arc<DeviceIo>, OwedFile)> = cx.devices.all().into_iter().filter_map(of_target).collect();
+    let all: Vec<(Arc<DeviceIo>, UndestagedFile)> =
+        cx.devices.all().into_iter().filter_map(of_target).collect();
     if decision == Decision::Discard {
-        all.iter().for_each(|(device, _)| settle(cx, device, id));
+        all.iter().for_each(|(device, _)| complete(cx, device, id));
         return Ok(Replayed::Dropped);
     }
     let source = match at {
@@ -136,7 +140,7 @@ pub(crate) fn replay(cx: &Context, id: ObjectId, at: FileLookup, decision: Decis
         FileLookup::Gone if cx.source_root.get().is_none() => return Ok(Replayed::Kept(Conflict::NotFound)),
         FileLookup::Gone => {
             sync::sync_root(cx)?;
-            all.iter().for_each(|(device, _)| settle(cx, device, id));
+            all.iter().for_each(|(device, _)| complete(cx, device, id));
             return Ok(Replayed::Dropped);
         }
     };
@@ -145,51 +149,51 @@ pub(crate) fn replay(cx: &Context, id: ObjectId, at: FileLookup, decision: Decis
         return Ok(Replayed::Kept(Conflict::SameBoot));
     }
     let (boot, mut written) = (Boot::this(cx), 0);
-    for (device, owed) in &all {
+    for (device, undestaged) in &all {
         let identity = Identity::of(source.as_path())?;
-        let conflict = judge(owed, &identity, boot);
+        let conflict = judge(undestaged, &identity, boot);
         if let Some(conflict) = conflict.filter(|_| decision == Decision::Keep) {
             return Ok(Replayed::Kept(conflict));
         }
-        let Some(content) = read(device, owed) else { return Ok(Replayed::Kept(Conflict::Damaged)) };
-        let until = (cx.clock.wall_ns() + PERMIT_NS).cast_unsigned();
-        let permit = Record::Permit { object: id, until, holder: holder(boot.mark, identity.birth) };
-        if !write_records(cx, device, &[permit]) {
-            tracing::warn!("tier {}: cannot record the permit to write file {id}", device.name);
+        let Some(content) = read(device, undestaged) else { return Ok(Replayed::Kept(Conflict::Damaged)) };
+        let until = (cx.clock.wall_ns() + INTENT_NS).cast_unsigned();
+        let intent = Record::WriteIntent { object: id, until, holder: holder(boot.mark, identity.birth) };
+        if !write_records(cx, device, &[intent]) {
+            tracing::warn!("tier {}: cannot write the write-intent record of file {id}", device.name);
         }
         write(cx, &source, content)?;
-        settle(cx, device, id);
-        written += owed.pages.len() as u64;
+        complete(cx, device, id);
+        written += undestaged.pages.len() as u64;
     }
     Ok(if written > 0 { Replayed::Written(written) } else { Replayed::Dropped })
 }
 
-/// Records that the file owes nothing any more.
-fn settle(cx: &Context, device: &DeviceIo, id: ObjectId) {
-    let told = write_records(cx, device, &[Record::Paid { object: id }]);
-    if !told {
+/// Records that no page of the file is undestaged any more.
+fn complete(cx: &Context, device: &DeviceIo, id: ObjectId) {
+    let recorded = write_records(cx, device, &[Record::DestageComplete { object: id }]);
+    if !recorded {
         tracing::warn!(
-            "tier {}: cannot write the paid record of file {id}; the next start may replay its pages",
+            "tier {}: cannot write the destage-complete record of file {id}; the next start may replay its pages",
             device.name
         );
     }
-    on_target(&mut cx.state.lock(), device.number, |of| of.owed.paid(id, told));
+    on_target(&mut cx.state.lock(), device.number, |of| of.undestaged.complete(id, recorded));
     device.wakeup.signal();
 }
 
 /// Whether the pages may be written to a file with identity `now`.
-fn judge(owed: &OwedFile, now: &Identity, boot: Boot) -> Option<Conflict> {
-    if owed.doubtful {
+fn judge(undestaged: &UndestagedFile, now: &Identity, boot: Boot) -> Option<Conflict> {
+    if undestaged.doubtful {
         return Some(Conflict::Doubtful);
     }
-    if owed.base == Some(now.digest) {
+    if undestaged.base_version == Some(now.digest) {
         return None;
     }
-    let permit = owed.permit.filter(|_| now.birth != 0);
-    let Some(Permits { first, until, holder }) = permit else { return Some(Conflict::Changed) };
+    let intents = undestaged.intents.filter(|_| now.birth != 0);
+    let Some(WriteIntents { first, until, holder }) = intents else { return Some(Conflict::Changed) };
     let (of_boot, of_file) = (holder >> 16, holder & 0xffff);
-    let permitted = first.cast_signed() - PERMIT_NS - MARGIN_NS..=until.cast_signed();
-    if !permitted.contains(&now.ctime) || of_file != u32::from(now.birth) {
+    let within = first.cast_signed() - INTENT_NS - MARGIN_NS..=until.cast_signed();
+    if !within.contains(&now.ctime) || of_file != u32::from(now.birth) {
         return Some(Conflict::Changed);
     }
     match of_boot == u32::from(boot.mark) {
@@ -200,8 +204,8 @@ fn judge(owed: &OwedFile, now: &Identity, boot: Boot) -> Option<Conflict> {
     }
 }
 
-/// The owed pages with their content. None: some are damaged.
-fn read(device: &DeviceIo, owed: &OwedFile) -> Option<Vec<(u64, Vec<u8>)>> {
+/// The undestaged pages with their content. None: some are damaged.
+fn read(device: &DeviceIo, undestaged: &UndestagedFile) -> Option<Vec<(u64, Vec<u8>)>> {
     let geometry = device.writer.lock().superblock.geometry;
     let mut buf = AlignedBuf::default();
     let page = |(page, (slot, crc)): (&u64, &(DeviceSlot, u32))| {
@@ -211,7 +215,7 @@ fn read(device: &DeviceIo, owed: &OwedFile) -> Option<Vec<(u64, Vec<u8>)>> {
         });
         Some((*page, content?))
     };
-    owed.pages.iter().map(page).collect()
+    undestaged.pages.iter().map(page).collect()
 }
 
 fn write(cx: &Context, source: &SourceFile, content: Vec<(u64, Vec<u8>)>) -> io::Result<()> {
@@ -241,28 +245,37 @@ mod tests {
     fn only_what_the_run_left_is_written_over() {
         const S: i64 = 1_000_000_000;
         let (until, pages) = (100 * S, BTreeMap::from([(0, (DeviceSlot::new(0, 1), 5))]));
-        let permit = |holder| Some(Permits { first: 90 * S as u64, until: until as u64, holder });
-        let mut owed = OwedFile { base: Some(7), permit: None, pages, since: 1, doubtful: false };
+        let intents = |holder| Some(WriteIntents { first: 90 * S as u64, until: until as u64, holder });
+        let mut undestaged =
+            UndestagedFile { base_version: Some(7), intents: None, pages, since: 1, doubtful: false };
         let (same, other) = (Boot { mark: 1, began: 0 }, Boot { mark: 9, began: 150 * S });
-        assert_eq!(judge(&owed, &found(7, 95 * S, 3), same), None);
-        assert_eq!(judge(&owed, &found(8, 95 * S, 3), other), Some(Conflict::Changed), "no permit");
-        owed.permit = permit(holder(1, 3));
-        assert_eq!(judge(&owed, &found(7, 95 * S, 3), same), None);
-        assert_eq!(judge(&owed, &found(8, until, 3), other), None, "the run itself");
-        assert_eq!(judge(&owed, &found(8, 85 * S, 3), other), None, "its first change");
-        assert_eq!(judge(&owed, &found(8, until, 3), same), Some(Conflict::SameBoot));
-        assert_eq!(judge(&owed, &found(8, until + 1, 3), other), Some(Conflict::Changed), "later");
+        assert_eq!(judge(&undestaged, &found(7, 95 * S, 3), same), None);
         assert_eq!(
-            judge(&owed, &found(8, 83 * S, 3), other),
+            judge(&undestaged, &found(8, 95 * S, 3), other),
+            Some(Conflict::Changed),
+            "no write intent"
+        );
+        undestaged.intents = intents(holder(1, 3));
+        assert_eq!(judge(&undestaged, &found(7, 95 * S, 3), same), None);
+        assert_eq!(judge(&undestaged, &found(8, until, 3), other), None, "the run itself");
+        assert_eq!(judge(&undestaged, &found(8, 85 * S, 3), other), None, "its first change");
+        assert_eq!(judge(&undestaged, &found(8, until, 3), same), Some(Conflict::SameBoot));
+        assert_eq!(judge(&undestaged, &found(8, until + 1, 3), other), Some(Conflict::Changed), "later");
+        assert_eq!(
+            judge(&undestaged, &found(8, 83 * S, 3), other),
             Some(Conflict::Changed),
             "a clock that was set back"
         );
         let quick = Boot { began: 99 * S, ..other };
-        assert_eq!(judge(&owed, &found(8, until, 3), quick), Some(Conflict::Changed), "after a quick start");
-        assert_eq!(judge(&owed, &found(8, until, 4), other), Some(Conflict::Changed), "another file");
-        owed.permit = permit(holder(1, 0));
-        assert_eq!(judge(&owed, &found(8, until, 0), other), Some(Conflict::Changed), "no birth times");
-        owed.doubtful = true;
-        assert_eq!(judge(&owed, &found(7, 95 * S, 3), same), Some(Conflict::Doubtful));
+        assert_eq!(
+            judge(&undestaged, &found(8, until, 3), quick),
+            Some(Conflict::Changed),
+            "after a quick start"
+        );
+        assert_eq!(judge(&undestaged, &found(8, until, 4), other), Some(Conflict::Changed), "another file");
+        undestaged.intents = intents(holder(1, 0));
+        assert_eq!(judge(&undestaged, &found(8, until, 0), other), Some(Conflict::Changed), "no birth times");
+        undestaged.doubtful = true;
+        assert_eq!(judge(&undestaged, &found(7, 95 * S, 3), same), Some(Conflict::Doubtful));
     }
 }

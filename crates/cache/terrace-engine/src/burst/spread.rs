@@ -5,10 +5,10 @@
 //! until they meet. The source leaves a piece to the target if the target would finish all remaining pages
 //! sooner ([`Speeds`](crate::context::commit_speeds::Speeds)).
 //!
-//! The commit for the file's next base makes the source's pages durable (`burst/base.rs`). So the source takes
-//! only pages of a file without a valid base, usually a growing one: a commit is due then anyway. **It takes
-//! no page of which the target has an older version**, which a start would write over the newer one:
-//! `DirtyPages::superseded`.
+//! The commit for the file's next base version makes the source's pages durable (`burst/base_version.rs`). So
+//! the source takes only pages of a file without a valid base version, usually a growing one: a commit is due
+//! then anyway. **The source takes no page with an older version on the target** (`DirtyPages::superseded`):
+//! a start would write that version over the newer one.
 
 use crate::config::SourceShare;
 use crate::context::Context;
@@ -27,48 +27,54 @@ use terrace_sync::Mutex;
 const PIECE: usize = 256;
 
 /// Pages that neither side has taken.
-struct Left {
+struct UntakenPages {
     /// Pages with older versions on the target come first.
     pages: Vec<u64>,
-    rest: Mutex<Range<usize>>,
+    untaken: Mutex<Range<usize>>,
     /// Number of these pages, which only the target takes.
     superseded: usize,
     ended: AtomicBool,
 }
 
-impl Left {
-    fn of(o: &Object, pages: Vec<u64>) -> Left {
+impl UntakenPages {
+    fn of(o: &Object, pages: Vec<u64>) -> UntakenPages {
         let dirty = o.dirty.lock();
         let (mut first, fresh): (Vec<u64>, Vec<u64>) =
             pages.into_iter().partition(|page| dirty.superseded.contains(page));
         let superseded = first.len();
         first.extend(fresh);
-        Left { rest: Mutex::new(0..first.len()), pages: first, superseded, ended: AtomicBool::new(false) }
+        UntakenPages {
+            untaken: Mutex::new(0..first.len()),
+            pages: first,
+            superseded,
+            ended: AtomicBool::new(false),
+        }
     }
     fn front(&self, most: usize) -> Option<&[u64]> {
-        let mut rest = self.rest.lock();
-        let from = rest.start;
-        rest.start = (from + most).min(rest.end);
-        Some(&self.pages[from..rest.start]).filter(|pages| !pages.is_empty())
+        let mut untaken = self.untaken.lock();
+        let from = untaken.start;
+        untaken.start = (from + most).min(untaken.end);
+        Some(&self.pages[from..untaken.start]).filter(|pages| !pages.is_empty())
     }
     /// The last `piece` pages, if they are adjacent and `takes` accepts, given the number left.
     fn back(&self, piece: usize, takes: impl FnOnce(usize) -> bool) -> Option<&[u64]> {
-        let mut rest = self.rest.lock();
-        let from = rest.end.checked_sub(piece).filter(|from| *from >= rest.start.max(self.superseded))?;
-        let pages = &self.pages[from..rest.end];
+        let mut untaken = self.untaken.lock();
+        let from =
+            untaken.end.checked_sub(piece).filter(|from| *from >= untaken.start.max(self.superseded))?;
+        let pages = &self.pages[from..untaken.end];
         let adjacent = pages.first().zip(pages.last()).is_some_and(|(a, b)| b - a + 1 == piece as u64);
-        if !adjacent || self.ended.load(Ordering::Relaxed) || !takes(rest.len()) {
+        if !adjacent || self.ended.load(Ordering::Relaxed) || !takes(untaken.len()) {
             return None;
         }
-        rest.end = from;
+        untaken.end = from;
         Some(pages)
     }
 }
 
-/// Writes dirty pages of a file with owed pages. Afterwards each is durable on the target after its flush, or
-/// in the source after a commit there. False: the target has not taken its part. Pages that neither took stay
-/// dirty. The caller holds the file's writeback lock. `is_due`: the file's next fsync needs a commit of the
-/// source. `since`: time since which the oldest page is dirty.
+/// Writes dirty pages of a file with undestaged pages. Afterwards each is durable on the target after its
+/// flush, or in the source after a commit there. False: the target has not taken its part. Pages that neither
+/// took stay dirty. The caller holds the file's writeback lock. `is_due`: the file's next fsync needs a
+/// commit of the source. `since`: time since which the oldest page is dirty.
 pub(crate) fn spread(
     cx: &Context,
     o: &Object,
@@ -77,7 +83,7 @@ pub(crate) fn spread(
     since: u64,
     is_due: bool,
 ) -> bool {
-    let left = &Left::of(o, pages);
+    let left = &UntakenPages::of(o, pages);
     let is_known = cx.speeds.is_known(cx.clock.now_ns());
     let (piece, once) = match cx.config.source_share {
         SourceShare::Half => ((left.pages.len() - left.superseded) / 2, true),
@@ -129,27 +135,27 @@ pub(crate) fn append_all(
 
 /// Appends one batch to the target. The pages stay dirty.
 fn append(cx: &Context, o: &Object, device: &DeviceIo, pages: &[u64], others: &[Record], since: u64) -> bool {
-    let going = writeback::take_still_dirty(cx, o, pages);
-    let content = |going: &InFlightPage| {
+    let in_flight = writeback::take_still_dirty(cx, o, pages);
+    let content = |in_flight: &InFlightPage| {
         // A frame under writeback keeps its place. A write to it meanwhile makes the page dirty again.
-        Content { object: o.id(), page: going.page, from: cx.handles.segment.frame(going.frame) }
+        Content { object: o.id(), page: in_flight.page, from: cx.handles.segment.frame(in_flight.frame) }
     };
-    let content: Vec<Content> = going.iter().map(content).collect();
+    let content: Vec<Content> = in_flight.iter().map(content).collect();
     let mut done = 0;
     while done < content.len() {
-        let Some(taken) = intent::append_owed(cx, device, &content[done..], others) else { break };
+        let Some(taken) = intent::append_undestaged(cx, device, &content[done..], others) else { break };
         done += taken;
     }
     let mut state = cx.state.lock();
-    for (i, going) in going.iter().enumerate() {
-        state.end_owed(o, going.page, going.frame, i < done, since);
+    for (i, in_flight) in in_flight.iter().enumerate() {
+        state.end_target_write(o, in_flight.page, in_flight.frame, i < done, since);
     }
     drop(state);
     cx.dirty_done.notify_all();
     done == content.len()
 }
 
-fn to_target(cx: &Context, o: &Object, device: &DeviceIo, left: &Left, since: u64) -> bool {
+fn to_target(cx: &Context, o: &Object, device: &DeviceIo, left: &UntakenPages, since: u64) -> bool {
     while let Some(pages) = left.front(CONTENT_MAX) {
         let begin = cx.clock.now_ns();
         if !append(cx, o, device, pages, &[], since) {
@@ -182,15 +188,20 @@ fn to_source<'a>(cx: &Context, o: &Object, first: &'a [u64], further: impl Fn() 
 mod tests {
     use super::*;
 
-    fn left(superseded: usize) -> Left {
-        Left { pages: (0..10).collect(), rest: Mutex::new(0..10), superseded, ended: AtomicBool::new(false) }
+    fn left(superseded: usize) -> UntakenPages {
+        UntakenPages {
+            pages: (0..10).collect(),
+            untaken: Mutex::new(0..10),
+            superseded,
+            ended: AtomicBool::new(false),
+        }
     }
 
     #[test]
     fn ways_meet_and_take_each_page_once() {
         let left = left(0);
         let mut taken: Vec<u64> = Vec::new();
-        while let Some(pages) = left.back(2, |rest| rest > 4) {
+        while let Some(pages) = left.back(2, |untaken| untaken > 4) {
             taken.extend(pages);
             taken.extend(left.front(1).unwrap());
         }

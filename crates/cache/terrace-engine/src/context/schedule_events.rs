@@ -32,7 +32,7 @@ pub(crate) struct NewEvents {
 #[derive(Debug, Default)]
 pub(crate) struct Followed {
     active: AtomicBool,
-    told: Mutex<NewEvents>,
+    events: Mutex<NewEvents>,
     changed: Condvar,
     /// Memory of the schedule.
     pub(crate) bytes: Arc<AtomicU64>,
@@ -51,27 +51,27 @@ impl Followed {
         if !self.active.load(Ordering::Relaxed) {
             return;
         }
-        let mut told = self.told.lock();
-        if told.missed.len() < MISSED_MAX {
-            told.missed.push(Missed { object, first, pages });
+        let mut events = self.events.lock();
+        if events.missed.len() < MISSED_MAX {
+            events.missed.push(Missed { object, first, pages });
         }
-        if told.asleep {
+        if events.asleep {
             self.changed.notify_all();
         }
     }
 
     /// Notes fetched pieces.
     pub(crate) fn landed(&self, pieces: impl IntoIterator<Item = (u32, u32)>) {
-        self.told.lock().landed.extend(pieces);
+        self.events.lock().landed.extend(pieces);
     }
 
-    /// Sleeps for `nap`, then takes all events. `long`: a miss ends the sleep.
-    pub(crate) fn take(&self, nap: Duration, long: bool) -> NewEvents {
-        let mut told = self.told.lock();
-        told.asleep = long;
-        if !long || told.missed.is_empty() {
-            self.changed.wait_for(&mut told, nap);
+    /// Sleeps for `interval`, then takes all events. `long`: a miss ends the sleep.
+    pub(crate) fn take(&self, interval: Duration, long: bool) -> NewEvents {
+        let mut events = self.events.lock();
+        events.asleep = long;
+        if !long || events.missed.is_empty() {
+            self.changed.wait_for(&mut events, interval);
         }
-        std::mem::take(&mut *told)
+        std::mem::take(&mut *events)
     }
 }

@@ -204,8 +204,8 @@ pub enum Record {
         /// Digest of the file's identity and state.
         digest: u64,
     },
-    /// An *owed* page: content that the source lacks (`scan/owed.rs`).
-    Owed {
+    /// An undestaged page: content that the source lacks (`scan/undestaged.rs`).
+    Undestaged {
         /// The file.
         object: u64,
         /// The page index.
@@ -213,15 +213,15 @@ pub enum Record {
         /// Checksum of the content ([`crc`]).
         crc: u32,
     },
-    /// The file's identity, durable in the source. Its owed pages are to be written over this state.
-    Base {
+    /// The file's identity, durable in the source. A replay writes the undestaged pages over this state.
+    BaseVersion {
         /// The file.
         object: u64,
         /// Digest of the file's identity and state.
         digest: u64,
     },
-    /// This run may change the file in the source, although the file has owed pages, up to a time.
-    Permit {
+    /// Until this time the run may change the file in the source, although the file has undestaged pages.
+    WriteIntent {
         /// The file.
         object: u64,
         /// The time: ns since 1970.
@@ -229,14 +229,14 @@ pub enum Record {
         /// Mark of the file and of the machine's boot ([`holder`]).
         holder: u32,
     },
-    /// The source has all owed pages of the file durably.
-    Paid {
+    /// The source has all undestaged pages of the file durably.
+    DestageComplete {
         /// The file.
         object: u64,
     },
 }
 
-/// Holder of a permit: a mark of the machine's boot, and one of the file's birth.
+/// Holder of a write intent: a mark of the machine's boot, and one of the file's birth.
 pub(crate) fn holder(boot: u16, birth: u16) -> u32 {
     u32::from(boot) << 16 | u32::from(birth)
 }
@@ -244,7 +244,7 @@ pub(crate) fn holder(boot: u16, birth: u16) -> u32 {
 impl Record {
     /// Whether the record describes a page of content.
     pub(crate) fn is_content(&self) -> bool {
-        matches!(self, Record::Page { .. } | Record::Void | Record::Owed { .. })
+        matches!(self, Record::Page { .. } | Record::Void | Record::Undestaged { .. })
     }
 
     fn encode(&self, out: &mut [u8]) {
@@ -253,10 +253,10 @@ impl Record {
             Record::Void => (0, 0, 0, 2),
             Record::Dead { object, first, count } => (object, first, count, 3),
             Record::File { object, digest } => (object, digest, 0, 4u32),
-            Record::Owed { object, page, crc } => (object, page, crc, 5),
-            Record::Base { object, digest } => (object, digest, 0, 6),
-            Record::Permit { object, until, holder } => (object, until, holder, 7),
-            Record::Paid { object } => (object, 0, 0, 8),
+            Record::Undestaged { object, page, crc } => (object, page, crc, 5),
+            Record::BaseVersion { object, digest } => (object, digest, 0, 6),
+            Record::WriteIntent { object, until, holder } => (object, until, holder, 7),
+            Record::DestageComplete { object } => (object, 0, 0, 8),
         };
         out[..8].copy_from_slice(&object.to_le_bytes());
         out[8..16].copy_from_slice(&second.to_le_bytes());
@@ -271,10 +271,10 @@ impl Record {
             2 => Some(Record::Void),
             3 => Some(Record::Dead { object, first: second, count: third }),
             4 => Some(Record::File { object, digest: second }),
-            5 => Some(Record::Owed { object, page: second, crc: third }),
-            6 => Some(Record::Base { object, digest: second }),
-            7 => Some(Record::Permit { object, until: second, holder: third }),
-            8 => Some(Record::Paid { object }),
+            5 => Some(Record::Undestaged { object, page: second, crc: third }),
+            6 => Some(Record::BaseVersion { object, digest: second }),
+            7 => Some(Record::WriteIntent { object, until: second, holder: third }),
+            8 => Some(Record::DestageComplete { object }),
             _ => None,
         }
     }

@@ -3,7 +3,7 @@
 use crate::config::DeviceConfig;
 use crate::device::format::{Filling, Geometry, TierId};
 use crate::device::medium::Medium;
-use crate::device::superblock::{self, Found, OwedPages, Superblock};
+use crate::device::superblock::{self, Found, Superblock, UndestagedMark};
 use crate::io::AlignedBuf;
 use crate::segment::TargetTable;
 use crate::wakeup::Wakeup;
@@ -33,7 +33,7 @@ pub(crate) struct DeviceIo {
     /// Bytes under write.
     queued: AtomicU64,
     /// The target may have pages that the source lacks.
-    may_owe: AtomicBool,
+    may_have_undestaged: AtomicBool,
     flushes: Mutex<Flushes>,
     flushed: Condvar,
     /// Wakes the target's thread early, also to end it.
@@ -123,7 +123,7 @@ impl DeviceIo {
         let superblock = superblock.unwrap_or_else(|| Superblock::unknown(id, geometry));
         let buf = AlignedBuf::default();
         let writer = Writer { superblock, is_known, filling, pages: 0, buf, ended: false };
-        let writer_owes = !is_known || writer.superblock.owed == OwedPages::Perhaps;
+        let may_have_undestaged = !is_known || writer.superblock.undestaged == UndestagedMark::Perhaps;
         let write_cost = config.write_ns.map_or_else(ReadCost::default, ReadCost::measured);
         Ok(DeviceIo {
             number: config.number,
@@ -135,7 +135,7 @@ impl DeviceIo {
             writer: Mutex::new(writer),
             write_cost: Mutex::new(write_cost),
             queued: AtomicU64::new(0),
-            may_owe: AtomicBool::new(writer_owes),
+            may_have_undestaged: AtomicBool::new(may_have_undestaged),
             flushes: Mutex::default(),
             flushed: Condvar::new(),
             wakeup: Wakeup::default(),
@@ -165,11 +165,11 @@ impl DeviceIo {
         DeviceSlot::new(self.first_region + slot.region(), slot.page())
     }
     /// Whether the target may have pages that the source lacks.
-    pub(crate) fn may_owe(&self) -> bool {
-        self.may_owe.load(Ordering::Acquire)
+    pub(crate) fn may_have_undestaged(&self) -> bool {
+        self.may_have_undestaged.load(Ordering::Acquire)
     }
-    pub(crate) fn set_may_owe(&self, may_owe: bool) {
-        self.may_owe.store(may_owe, Ordering::Release);
+    pub(crate) fn set_may_have_undestaged(&self, may_have_undestaged: bool) {
+        self.may_have_undestaged.store(may_have_undestaged, Ordering::Release);
     }
     /// Makes all earlier writes durable. Concurrent callers share the next flush (group commit).
     ///

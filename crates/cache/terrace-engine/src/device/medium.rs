@@ -97,7 +97,7 @@ pub trait Medium: Send + Sync + Debug {
     fn wait_ready(&self, _until: Instant) {}
 
     /// Whether durable data on the medium may stand for the source: it is a device of this machine.
-    fn takes_owed(&self) -> bool {
+    fn takes_undestaged(&self) -> bool {
         self.file().is_some()
     }
 

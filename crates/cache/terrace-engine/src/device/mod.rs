@@ -23,7 +23,7 @@ pub use format::{
     BATCH_PAGES_MAX, Batch, DATA_AT, Filling, Geometry, PastFilling, RECORDS_MAX, Record, TierId,
 };
 pub use medium::{FileMedium, Medium, ReadPiece};
-pub use scan::{FilledRegion, Owed, OwedFile, Scanned, ScannedFile, region_keys, scan};
+pub use scan::{FilledRegion, Scanned, ScannedFile, Undestaged, UndestagedFile, region_keys, scan};
 #[cfg(test)]
 pub(crate) use sim::{SimCall, SimMedium};
-pub use superblock::{Found, OwedPages, Source, Superblock};
+pub use superblock::{Found, Source, Superblock, UndestagedMark};

@@ -31,21 +31,20 @@
 //! the device, and a later read of it may succeed. So a damaged page without a later key gets a tombstone
 //! ([`Scanned::damaged`], rule 4).
 
-mod owed;
+mod undestaged;
 
 use super::format::{Batch, Filling, KEY_PAGES_MAX, PastFilling, Record, TO_THE_END, crc};
 use super::medium::{Medium, ReadPiece};
-use super::superblock::{OwedPages, Superblock};
+use super::superblock::{Superblock, UndestagedMark};
 use crate::io::{AlignedBuf, IoVec};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::ops::Bound::{Excluded, Included};
 use terrace_shm::{DeviceSlot, PAGE_SIZE};
 
-pub use owed::{Owed, OwedFile, Permits};
+pub use undestaged::{Undestaged, UndestagedFile, WriteIntents};
 
-/// Regions whose keys are read, and kept in memory, at a time (a full region of 16 MiB has up to 130 KiB of
-/// records).
+/// Regions with keys in memory at a time (a full region of 16 MiB has up to 130 KiB of records).
 const WINDOW: usize = 64;
 /// Bytes read to find a batch's keys.
 const KEYS_BYTES: usize = KEY_PAGES_MAX as usize * PAGE_SIZE;
@@ -88,7 +87,7 @@ pub struct Scanned {
     /// Failed reads; their bytes count as damaged.
     pub reads_failed: u64,
     /// Pages that the source lacks.
-    pub owed: Owed,
+    pub undestaged: Undestaged,
 }
 
 /// Finds the valid pages on a device. `superblock`: the one found on the device, or the one with which the
@@ -114,12 +113,12 @@ pub fn scan(
     let oldest = keys.oldest(&found).max(oldest);
     let links = chain(&found, oldest, geometry.region_pages());
     let mut done = geometry.regions() - links.len() as u32;
-    let (mut log, mut owed) = (Log::default(), Owed::default());
-    let may_owe = superblock.owed == OwedPages::Perhaps;
-    if may_owe {
-        keys.owed_in_lost(&found, &links, oldest, &mut owed);
+    let (mut log, mut undestaged) = (Log::default(), Undestaged::default());
+    let may_have_undestaged = superblock.undestaged == UndestagedMark::Perhaps;
+    if may_have_undestaged {
+        keys.undestaged_in_lost(&found, &links, oldest, &mut undestaged);
         let named = links.first().and_then(|link| link.filling.before);
-        owed.hidden |= named.is_some_and(|before| before.lap >= oldest) || keys.heads_damaged > 0;
+        undestaged.hidden |= named.is_some_and(|before| before.lap >= oldest) || keys.heads_damaged > 0;
     }
     for window in links.chunks(WINDOW) {
         for (link, batches) in window.iter().zip(keys.of_regions(window)) {
@@ -129,12 +128,12 @@ pub fn scan(
                 Vec::new()
             };
             let whole = log.add(link, &batches, &checked);
-            if may_owe {
+            if may_have_undestaged {
                 if !whole {
-                    owed.hole();
+                    undestaged.hole();
                 }
-                owed.add(link, &batches, &checked);
-                owed.hidden |= link.newest && keys.goes_on_behind(link, &batches);
+                undestaged.add(link, &batches, &checked);
+                undestaged.hidden |= link.newest && keys.continues_behind(link, &batches);
             }
         }
         done += window.len() as u32;
@@ -143,7 +142,7 @@ pub fn scan(
     let highest = found.iter().map(|(_, filling)| filling.lap).max().unwrap_or(0);
     let lap = superblock.lap_base().max(highest + 1);
     let regions_lost = (found.len() - log.regions.len()) as u32;
-    Ok(log.finish(lap, regions_lost, keys.reads_failed, owed.finish()))
+    Ok(log.finish(lap, regions_lost, keys.reads_failed, undestaged.finish()))
 }
 
 /// All records of a region to be reclaimed, in the order of writing, with the slots of the content pages.
@@ -293,8 +292,14 @@ impl<'a> Keys<'a> {
         (found, oldest)
     }
 
-    /// Adds the owed pages of given-up regions.
-    fn owed_in_lost(&mut self, found: &[(u32, Filling)], links: &[Link], oldest: u64, owed: &mut Owed) {
+    /// Adds the undestaged pages of given-up regions.
+    fn undestaged_in_lost(
+        &mut self,
+        found: &[(u32, Filling)],
+        links: &[Link],
+        oldest: u64,
+        undestaged: &mut Undestaged,
+    ) {
         let counted: HashSet<u64> = links.iter().map(|link| link.filling.lap).collect();
         let pages = self.superblock.geometry.region_pages();
         let is_lost = |one: &&(u32, Filling)| one.1.lap >= oldest && !counted.contains(&one.1.lap);
@@ -305,14 +310,14 @@ impl<'a> Keys<'a> {
             .collect();
         lost.sort_unstable_by_key(|link| link.filling.lap);
         for (link, batches) in lost.iter().zip(self.of_regions(&lost)) {
-            owed.add(link, &batches, &[]);
-            owed.hole();
+            undestaged.add(link, &batches, &[]);
+            undestaged.hole();
         }
     }
 
     /// Whether the newest region has a batch with damaged keys, or a later batch behind such. It may have
-    /// named owed pages. (A power cut during a write looks the same.)
-    fn goes_on_behind(&mut self, link: &Link, batches: &[Batch]) -> bool {
+    /// named undestaged pages. (A power cut during a write looks the same.)
+    fn continues_behind(&mut self, link: &Link, batches: &[Batch]) -> bool {
         let (end, before) = (batches.last().map_or(0, Batch::end), self.heads_damaged);
         let places: Vec<(u32, u32)> = (end..link.pages).map(|page| (link.region, page)).collect();
         let heads = self.heads(&places);
@@ -331,7 +336,7 @@ impl<'a> Keys<'a> {
             }
             let wanted: Vec<(u32, u32)> = open.iter().map(|(i, at)| (links[*i].region, *at)).collect();
             let heads = self.heads(&wanted);
-            let going_on = open.iter().zip(heads).filter_map(|((i, _), batch)| {
+            let continuing = open.iter().zip(heads).filter_map(|((i, _), batch)| {
                 let batch = batch?;
                 let end = batch.end();
                 if batch.filling != links[*i].filling || end > links[*i].pages {
@@ -340,7 +345,7 @@ impl<'a> Keys<'a> {
                 batches[*i].push(batch);
                 Some((*i, end))
             });
-            open = going_on.collect();
+            open = continuing.collect();
         }
     }
 
@@ -363,10 +368,12 @@ impl<'a> Keys<'a> {
                 let unread = self.read_content(region, first, buf);
                 let pages = batch.pages_of_content().zip(buf.chunks(PAGE_SIZE));
                 damaged.extend(pages.filter_map(|((page, record), content)| {
-                    let (Record::Page { crc: said, .. } | Record::Owed { crc: said, .. }) = *record else {
+                    let (Record::Page { crc: recorded, .. } | Record::Undestaged { crc: recorded, .. }) =
+                        *record
+                    else {
                         return None;
                     };
-                    (unread.contains(&page) || crc(content) != said).then_some(page)
+                    (unread.contains(&page) || crc(content) != recorded).then_some(page)
                 }));
             });
         }
@@ -426,9 +433,9 @@ impl Log {
             match *record {
                 Record::Dead { object, first, count } => self.kill(object, first, count),
                 Record::File { object, digest } => _ = self.digests.insert(object, digest),
-                // `Owed` collects these records.
-                Record::Base { .. } | Record::Permit { .. } | Record::Paid { .. } => {}
-                Record::Page { .. } | Record::Void | Record::Owed { .. } => {
+                // `Undestaged` collects these records.
+                Record::BaseVersion { .. } | Record::WriteIntent { .. } | Record::DestageComplete { .. } => {}
+                Record::Page { .. } | Record::Void | Record::Undestaged { .. } => {
                     unreachable!("decoding refuses it")
                 }
             }
@@ -454,7 +461,7 @@ impl Log {
         self.pages.extract_if(dead, |_, _| true).for_each(drop);
     }
 
-    fn finish(mut self, lap: u64, regions_lost: u32, reads_failed: u64, owed: Owed) -> Scanned {
+    fn finish(mut self, lap: u64, regions_lost: u32, reads_failed: u64, undestaged: Undestaged) -> Scanned {
         self.damaged.retain(|key| !self.pages.contains_key(key));
         let mut files: HashMap<u64, ScannedFile> = HashMap::new();
         for ((object, page), (slot, crc)) in self.pages {
@@ -463,7 +470,7 @@ impl Log {
         }
         let next = Filling { lap, before: self.last };
         let Log { regions, pages_damaged, damaged, .. } = self;
-        Scanned { regions, next, files, pages_damaged, damaged, regions_lost, reads_failed, owed }
+        Scanned { regions, next, files, pages_damaged, damaged, regions_lost, reads_failed, undestaged }
     }
 }
 

@@ -60,8 +60,8 @@ impl Devices {
         self.places.read().iter().flatten().cloned().collect()
     }
     /// Whether a target may have pages that the source lacks.
-    pub(crate) fn may_owe(&self) -> bool {
-        !self.is_empty() && self.places.read().iter().flatten().any(|device| device.may_owe())
+    pub(crate) fn may_have_undestaged(&self) -> bool {
+        !self.is_empty() && self.places.read().iter().flatten().any(|device| device.may_have_undestaged())
     }
     /// Number of the target that a slot belongs to.
     pub(crate) fn number_of(&self, slot: DeviceSlot) -> Option<usize> {

@@ -78,9 +78,9 @@ impl SimMedium {
     /// of them torn.
     pub(crate) fn power_cut(&self, rng: &mut Rng) {
         let Image { now, durable, volatile } = &mut *self.image.lock();
-        let kept = *rng.pick(&[0, 30, 50, 90, 100]);
+        let percent_kept = *rng.pick(&[0, 30, 50, 90, 100]);
         for (page, content) in &*volatile {
-            if rng.chance(kept) {
+            if rng.chance(percent_kept) {
                 let torn = rng.chance(5);
                 let from = if torn { rng.index(PAGE_SIZE / SECTOR) * SECTOR } else { 0 };
                 let to =
@@ -107,7 +107,7 @@ impl SimMedium {
         self.image.lock().now.clone()
     }
 
-    fn ask(&self, call: SimCall) -> io::Result<()> {
+    fn call_hook(&self, call: SimCall) -> io::Result<()> {
         self.hook.lock().as_ref().map_or(Ok(()), |hook| hook(call))
     }
 }
@@ -123,7 +123,7 @@ impl Image {
 impl Medium for SimMedium {
     unsafe fn read_vectored(&self, at: u64, bufs: &[IoVec]) -> io::Result<()> {
         let len = total(bufs);
-        self.ask(SimCall::Read { at, len })?;
+        self.call_hook(SimCall::Read { at, len })?;
         let image = self.image.lock();
         let mut left = &image.now[image.range(at, len)?];
         for buf in bufs {
@@ -138,19 +138,19 @@ impl Medium for SimMedium {
 
     fn write(&self, at: u64, buf: &[u8]) -> io::Result<()> {
         assert_eq!(buf.as_ptr() as usize % PAGE_SIZE, 0, "direct I/O takes pages");
-        let asked = self.ask(SimCall::Write { at, len: buf.len() });
+        let hooked = self.call_hook(SimCall::Write { at, len: buf.len() });
         let half = buf.len() / 2 / PAGE_SIZE * PAGE_SIZE;
-        let buf = if asked.is_ok() { buf } else { &buf[..half] };
+        let buf = if hooked.is_ok() { buf } else { &buf[..half] };
         let image = &mut *self.image.lock();
         let range = image.range(at, buf.len())?;
         let first = range.start / PAGE_SIZE;
         image.now[range].copy_from_slice(buf);
         image.volatile.extend((first..).zip(buf.chunks(PAGE_SIZE).map(Box::from)));
-        asked
+        hooked
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.ask(SimCall::Flush)?;
+        self.call_hook(SimCall::Flush)?;
         let Image { durable, volatile, .. } = &mut *self.image.lock();
         for (page, content) in volatile.drain(..) {
             durable[page * PAGE_SIZE..][..PAGE_SIZE].copy_from_slice(&content);
@@ -158,7 +158,7 @@ impl Medium for SimMedium {
         Ok(())
     }
 
-    fn takes_owed(&self) -> bool {
+    fn takes_undestaged(&self) -> bool {
         true
     }
 

@@ -4,7 +4,7 @@
 //!    0 magic (8 bytes)    16 id of the tier (16)    40 sequence     64 bytes of a region    72 clean: 1 or 0
 //!    8 layout version     32 hash of the source's   48 created      68 regions              76 bytes of the path
 //!   12 crc32, itself 0       identity               56 last used    1104 run (u64)          80 path
-//!                                                                   1112 owed pages: 1 or 0
+//!                                                                   1112 undestaged pages: 1 or 0
 //! ```
 //! Magic, layout version and crc have the same place in all layouts. A change writes both copies, the second
 //! after the first is durable. So one of them is always sound, and a run begins only when neither copy has
@@ -23,11 +23,11 @@ use terrace_shm::PAGE_SIZE;
 pub const COPIES_AT: [u64; 2] = [0, PAGE_SIZE as u64];
 /// Bytes kept of the source's path.
 pub(crate) const PATH_MAX: usize = 1024;
-/// The layout of a target that never had owed pages.
+/// The layout of a target that never had undestaged pages.
 pub(crate) const LAYOUT: u32 = 1;
-/// The layout since a run could write owed pages. Versions that do not know the records of owed pages refuse
-/// it.
-pub(crate) const LAYOUT_OWED: u32 = 2;
+/// The layout since a run could write undestaged pages. Versions that do not know the records of undestaged
+/// pages refuse it.
+pub const LAYOUT_UNDESTAGED: u32 = 2;
 
 const MAGIC: [u8; 8] = *b"terrTIER";
 const CRC_AT: usize = 12;
@@ -35,7 +35,7 @@ const PATH_AT: usize = 80;
 /// Bits of a lap below those of the run.
 const LAP_BITS: u32 = 32;
 const RUN_AT: usize = PATH_AT + PATH_MAX;
-const OWED_AT: usize = RUN_AT + 8;
+const UNDESTAGED_AT: usize = RUN_AT + 8;
 /// Largest number of runs in a superblock, which leaves room to count later runs.
 const RUNS_MAX: u64 = 1 << 31;
 
@@ -50,11 +50,11 @@ pub struct Source {
 
 /// Whether a target holds pages that the source lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OwedPages {
-    /// No run could write owed pages: there are no records of them.
+pub enum UndestagedMark {
+    /// No run could write undestaged pages: there are no records of them.
     Never,
-    /// No page is owed any more.
-    Settled,
+    /// All pages are destaged.
+    Destaged,
     /// Perhaps: a scan finds out.
     Perhaps,
 }
@@ -71,7 +71,7 @@ pub struct Superblock {
     /// The last run flushed everything and ended.
     pub clean: bool,
     /// Whether the target holds pages that the source lacks.
-    pub owed: OwedPages,
+    pub undestaged: UndestagedMark,
     /// Grows with each write of the superblock.
     pub(crate) sequence: u64,
     /// The last run that began.
@@ -116,7 +116,7 @@ impl Superblock {
             source: Source { hash: 0, path: String::new() },
             geometry,
             clean: false,
-            owed: OwedPages::Never,
+            undestaged: UndestagedMark::Never,
             sequence: 0,
             run: 0,
             begun: false,
@@ -130,7 +130,7 @@ impl Superblock {
         let path = &self.source.path.as_bytes()[..self.source.path.floor_char_boundary(PATH_MAX)];
         let mut page = [0; PAGE_SIZE];
         page[..8].copy_from_slice(&MAGIC);
-        let layout = if self.owed == OwedPages::Never { LAYOUT } else { LAYOUT_OWED };
+        let layout = if self.undestaged == UndestagedMark::Never { LAYOUT } else { LAYOUT_UNDESTAGED };
         page[8..12].copy_from_slice(&layout.to_le_bytes());
         page[16..32].copy_from_slice(&self.id.0);
         for (at, value) in [
@@ -142,13 +142,13 @@ impl Superblock {
         ] {
             page[at..at + 8].copy_from_slice(&value.to_le_bytes());
         }
-        let (geometry, owed) = (self.geometry, self.owed == OwedPages::Perhaps);
+        let (geometry, undestaged) = (self.geometry, self.undestaged == UndestagedMark::Perhaps);
         for (at, value) in [
             (64, geometry.region_bytes()),
             (68, geometry.regions()),
             (72, self.clean.into()),
             (76, path.len() as u32),
-            (OWED_AT, owed.into()),
+            (UNDESTAGED_AT, undestaged.into()),
         ] {
             page[at..at + 4].copy_from_slice(&value.to_le_bytes());
         }
@@ -170,7 +170,7 @@ impl Superblock {
             return Found::Damaged;
         }
         match u32_at(page, 8) {
-            LAYOUT | LAYOUT_OWED => Self::fields(page).map_or(Found::Damaged, Found::Ours),
+            LAYOUT | LAYOUT_UNDESTAGED => Self::fields(page).map_or(Found::Damaged, Found::Ours),
             other => Found::Layout(other),
         }
     }
@@ -182,10 +182,10 @@ impl Superblock {
             source: Source { hash: u64_at(page, 32), path: str::from_utf8(path).ok()?.to_owned() },
             geometry: Geometry::new(u32_at(page, 64), u32_at(page, 68))?,
             clean: u32_at(page, 72) == 1,
-            owed: match (u32_at(page, 8), u32_at(page, OWED_AT)) {
-                (LAYOUT, _) => OwedPages::Never,
-                (_, 0) => OwedPages::Settled,
-                _ => OwedPages::Perhaps,
+            undestaged: match (u32_at(page, 8), u32_at(page, UNDESTAGED_AT)) {
+                (LAYOUT, _) => UndestagedMark::Never,
+                (_, 0) => UndestagedMark::Destaged,
+                _ => UndestagedMark::Perhaps,
             },
             sequence: u64_at(page, 40),
             run: u64_at(page, RUN_AT),

@@ -17,7 +17,7 @@ mod source;
 use super::format::{DATA_AT, Geometry};
 use super::medium::{FileMedium, erase, is_zero};
 use super::scan::{Scanned, scan};
-use super::superblock::{self, Found, OwedPages, Source, Superblock};
+use super::superblock::{self, Found, Source, Superblock, UndestagedMark};
 use crate::io::{AlignedBuf, BlockingIo};
 use rustix::fs::{FallocateFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -203,7 +203,7 @@ pub fn look(path: &Path) -> Result<Inspection, TargetError> {
     open_to_look(path).and_then(Inspection::read).map_err(|fault| TargetError::new(path, fault))
 }
 
-/// Reads the content of an unused target. Waits up to 5 s for a lock whose holder was killed or is not
+/// Reads the content of an unused target. Waits up to 5 s for the lock of a process that was killed or is not
 /// visible.
 ///
 /// # Errors
@@ -277,10 +277,12 @@ pub fn empty(path: &Path) -> Result<Superblock, TargetError> {
     Ok(was)
 }
 
-/// Refuses to erase a target that may hold owed pages.
+/// Refuses to erase a target that may hold undestaged pages.
 fn refuse_to_lose(found: &Found) -> Result<(), Fault> {
     match found {
-        Found::Ours(superblock) if superblock.owed == OwedPages::Perhaps => Err(Fault::Owes),
+        Found::Ours(superblock) if superblock.undestaged == UndestagedMark::Perhaps => {
+            Err(Fault::HasUndestaged)
+        }
         _ => Ok(()),
     }
 }
@@ -318,7 +320,7 @@ pub fn extend(fd: BorrowedFd<'_>, bytes: u64) -> Result<(), Fault> {
         return Ok(());
     }
     if is_device {
-        return Err(Fault::DeviceTooSmall { bytes: has, asked: bytes });
+        return Err(Fault::DeviceTooSmall { bytes: has, requested: bytes });
     }
     allocate(fd, has, bytes)
 }
@@ -418,15 +420,16 @@ impl File {
             return Err(Fault::Short { bytes: self.bytes, tier });
         }
         // The division may come from a resize.
-        let is_so = |asked| {
-            planned(asked).map(|new| {
-                new == superblock.geometry || superblock.geometry.resized(asked) == Some(superblock.geometry)
+        let is_so = |requested| {
+            planned(requested).map(|new| {
+                new == superblock.geometry
+                    || superblock.geometry.resized(requested) == Some(superblock.geometry)
             })
         };
-        if let Some(asked) = request.size
-            && !is_so(asked)?
+        if let Some(requested) = request.size
+            && !is_so(requested)?
         {
-            return Err(Fault::OtherSize { bytes: tier, asked });
+            return Err(Fault::OtherSize { bytes: tier, requested });
         }
         check_index(request.memory_bytes, request.others, superblock.geometry)?;
         Ok(Some(superblock))
@@ -444,7 +447,7 @@ impl File {
         refuse_to_lose(&find(&self.fd, self.bytes).map_err(Fault::Io)?)?;
         let bytes = request.size.unwrap_or(self.bytes);
         if self.is_device && bytes > self.bytes {
-            return Err(Fault::DeviceTooSmall { bytes: self.bytes, asked: bytes });
+            return Err(Fault::DeviceTooSmall { bytes: self.bytes, requested: bytes });
         }
         let geometry = check_index(request.memory_bytes, request.others, planned(bytes)?)?;
         if !self.is_device {

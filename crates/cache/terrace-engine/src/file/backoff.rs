@@ -39,30 +39,30 @@ mod tests {
 
     #[test]
     fn most_tries_are_spared_until_one_works() {
-        let vain = Backoff::default();
+        let backoff = Backoff::default();
         (0..TRIES).for_each(|_| {
-            assert!(!vain.should_skip());
-            vain.note(false, TRIES);
+            assert!(!backoff.should_skip());
+            backoff.note(false, TRIES);
         });
-        let tried = (0..10 * REPROBE).filter(|_| !vain.should_skip()).count();
+        let tried = (0..10 * REPROBE).filter(|_| !backoff.should_skip()).count();
         assert_eq!(tried, 10);
-        vain.note(true, TRIES);
+        backoff.note(true, TRIES);
         (0..TRIES).for_each(|_| {
-            assert!(!vain.should_skip());
-            vain.note(false, TRIES);
+            assert!(!backoff.should_skip());
+            backoff.note(false, TRIES);
         });
-        assert!(!vain.should_skip() && vain.should_skip(), "the first is a probe");
+        assert!(!backoff.should_skip() && backoff.should_skip(), "the first is a probe");
     }
 
     #[test]
     fn rare_success_does_not_end_the_backoff() {
         // One in `one_in` of 1000 pages would compress.
         let tried = |one_in: u32| {
-            let vain = Backoff::default();
+            let backoff = Backoff::default();
             (1..=1000)
                 .filter(|i| {
-                    !vain.should_skip() && {
-                        vain.note(i % one_in == 0, 4);
+                    !backoff.should_skip() && {
+                        backoff.note(i % one_in == 0, 4);
                         true
                     }
                 })

@@ -8,44 +8,44 @@ use terrace_shm::ObjectSlot;
 #[derive(Debug, Default)]
 pub(crate) struct Burst {
     /// Digest of the file's identity and state, durable in the source. None: not known, or changed since.
-    pub(crate) base: Option<u64>,
+    pub base_version: Option<u64>,
     /// The target that has, or had, pages that the source lacks.
     pub(crate) target: Option<usize>,
-    /// The last base recorded on the target.
+    /// The last base version recorded on the target.
     pub(crate) recorded: Option<u64>,
     /// Pages were written to the target since its last flush for this file.
     pub(crate) unflushed: bool,
-    /// The target's version of a page may be older than the source's, or its base may be missing. fsyncs go
-    /// to the source until the target has a paid record.
-    pub(crate) must_settle: bool,
-    /// End of the permit recorded on the target (ns since 1970); 0: the source may not be changed.
-    pub(crate) permit: i64,
+    /// The target's version of a page may be older than the source's, or the base version may be missing. The
+    /// source answers fsyncs until the target has a destage-complete record.
+    pub must_destage: bool,
+    /// End of the write intent recorded on the target (ns since 1970); 0: the source may not be changed.
+    pub intent_until: i64,
     /// Changes of the source: how many have begun, and how many are under way.
     pub(crate) changes: u64,
     pub(crate) changing: u32,
     /// Begin of the last change, by this machine's clock (ns since 1970).
     pub(crate) changed_at: i64,
-    /// The source's clock agrees with this machine's. Otherwise its times are no evidence for permits.
+    /// The source's clock agrees with this machine's. Otherwise its times are no evidence for write intents.
     pub(crate) in_step: bool,
 }
 
 impl Burst {
     /// Notes that the target gets pages of the file, also in the segment, for the next terraced.
     pub(crate) fn begin(&mut self, slot: &ObjectSlot, target: usize) {
-        slot.owes.store(1, Ordering::Release);
+        slot.has_undestaged.store(1, Ordering::Release);
         if self.target.replace(target).is_none() {
-            (self.must_settle, self.recorded) = (false, None);
+            (self.must_destage, self.recorded) = (false, None);
         }
     }
-    /// Ends the file's use of a target: nothing is owed, or the target's list of gone files takes over.
+    /// Ends the file's use of a target: no page is undestaged, or `DestageIndex::deleted` takes over.
     /// Returns the target.
     pub(crate) fn end(&mut self, slot: &ObjectSlot) -> Option<usize> {
-        slot.owes.store(0, Ordering::Release);
-        (self.permit, self.unflushed, self.must_settle) = (0, false, false);
+        slot.has_undestaged.store(0, Ordering::Release);
+        (self.intent_until, self.unflushed, self.must_destage) = (0, false, false);
         self.target.take()
     }
     /// Whether a terraced of this segment, possibly dead, has called `begin`.
     pub(crate) fn has_begun(slot: &ObjectSlot) -> bool {
-        slot.owes.load(Ordering::Acquire) != 0
+        slot.has_undestaged.load(Ordering::Acquire) != 0
     }
 }

@@ -10,8 +10,8 @@ pub(crate) struct DirtyPages {
     /// Dirty pages, in file order.
     pub(crate) dirty: BTreeSet<u64>,
     /// Dirty pages with content that is durable on a target; not in `dirty`.
-    pub(crate) owed: BTreeSet<u64>,
-    /// Pages with an older version on the file's target, until the target has a paid record.
+    pub undestaged: BTreeSet<u64>,
+    /// Pages with an older version on the file's target, until the target has a destage-complete record.
     pub(crate) superseded: BTreeSet<u64>,
     /// Time since which the oldest page of both sets has been dirty (ns, engine clock).
     pub(crate) dirty_since: u64,
@@ -30,30 +30,37 @@ pub(crate) struct DirtyPages {
 impl DirtyPages {
     /// Pages with content that the source does not show yet.
     pub(crate) fn unwritten(&self) -> u64 {
-        (self.dirty.len() + self.owed.len()) as u64 + self.writeback
+        (self.dirty.len() + self.undestaged.len()) as u64 + self.writeback
     }
     /// The first dirty pages of a range, at most `most`, in file order.
     pub(crate) fn first(&self, range: Range<u64>, most: usize) -> Vec<u64> {
         let mut first: Vec<u64> = self.dirty.range(range.clone()).take(most).copied().collect();
-        if !self.owed.is_empty() {
-            first.extend(self.owed.range(range).take(most));
+        if !self.undestaged.is_empty() {
+            first.extend(self.undestaged.range(range).take(most));
             first.sort_unstable();
             first.truncate(most);
         }
         first
     }
     pub(crate) fn totals(&self) -> DirtyTotals {
-        let (dirty, owed) = ((self.dirty.len() + self.owed.len()) as u64, self.owed.len() as u64);
+        let (dirty, undestaged) =
+            ((self.dirty.len() + self.undestaged.len()) as u64, self.undestaged.len() as u64);
         let failing = if self.errno == 0 { 0 } else { dirty };
-        DirtyTotals { dirty, owed, writeback: self.writeback, unstable: self.unstable.len() as u64, failing }
+        DirtyTotals {
+            dirty,
+            undestaged,
+            writeback: self.writeback,
+            unstable: self.unstable.len() as u64,
+            failing,
+        }
     }
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DirtyTotals {
     pub(crate) dirty: u64,
-    /// Owed pages among them.
-    pub(crate) owed: u64,
+    /// Undestaged pages among them.
+    pub undestaged: u64,
     pub(crate) writeback: u64,
     pub(crate) unstable: u64,
     /// Dirty pages of objects after a failed writeback.

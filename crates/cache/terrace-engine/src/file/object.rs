@@ -43,7 +43,7 @@ pub struct Object {
     pub(crate) identity: AtomicU64,
     /// Time from which on the object can get an identity ([`crate::tier::park`]), if it was published soon
     /// after a change. 0: it has one, or gets none.
-    pub(crate) unproved_until: AtomicU64,
+    pub(crate) identity_due_ns: AtomicU64,
     /// The file's state in the source. Locked inside the writeback lock, outside the locks of targets and
     /// state.
     pub(crate) burst: Mutex<Burst>,
@@ -52,7 +52,7 @@ pub struct Object {
     /// The file has changed since it was last made stable.
     pub(crate) unsynced: AtomicBool,
     /// The file has changed since the source last answered a close of it.
-    pub(crate) unheard: AtomicBool,
+    pub(crate) close_unanswered: AtomicBool,
     /// The last reported close answer was an error. The next close queries the source again: a copy of the
     /// descriptor in a child may have got the report.
     refused: AtomicBool,
@@ -82,11 +82,11 @@ impl Object {
             prefetcher: Mutex::new(Prefetcher::default()),
             errors: ErrorSequence::new(),
             identity: AtomicU64::new(0),
-            unproved_until: AtomicU64::new(0),
+            identity_due_ns: AtomicU64::new(0),
             burst: Mutex::default(),
             times: Mutex::new(()),
             unsynced: AtomicBool::new(false),
-            unheard: AtomicBool::new(false),
+            close_unanswered: AtomicBool::new(false),
             refused: AtomicBool::new(false),
             close_errno: AtomicI32::new(0),
             doomed: AtomicBool::new(false),
@@ -113,7 +113,7 @@ impl Object {
     /// Stores the identity found in the file. Called before any content is cached.
     pub(crate) fn set_known(&self, known: &Known) {
         self.set_identity(known.identity);
-        self.unproved_until.store(known.until, Ordering::Relaxed);
+        self.identity_due_ns.store(known.until, Ordering::Relaxed);
     }
     /// Stores the identity. The segment gets its low 32 bits, for the next terraced.
     fn set_identity(&self, identity: Option<u64>) {
@@ -165,7 +165,7 @@ impl Object {
         self.dirty.lock().unwritten()
     }
     /// Whether the object has pages that are to be written, perhaps for the second time.
-    pub fn is_unsettled(&self) -> bool {
+    pub fn has_unsynced_pages(&self) -> bool {
         self.dirty.lock().totals().all() > 0
     }
     /// Gives up the writer after the last close for writing, if no unwritten data remain. The writer is
@@ -178,25 +178,25 @@ impl Object {
             return None;
         }
         self.note_close();
-        self.source.close_writer(self.is_unsettled())
+        self.source.close_writer(self.has_unsynced_pages())
     }
     /// Notes a change of the source's file that is about to begin.
     pub(crate) fn note_change(&self) {
         self.unsynced.store(true, Ordering::Relaxed);
-        self.unheard.store(true, Ordering::Relaxed);
+        self.close_unanswered.store(true, Ordering::Relaxed);
     }
     /// Whether the source has yet to answer a close after writes, or its answer is not reported yet.
-    pub fn is_unheard(&self) -> bool {
-        let waits = [&self.unheard, &self.refused].iter().any(|flag| flag.load(Ordering::Relaxed));
+    pub fn has_unreported_close(&self) -> bool {
+        let waits = [&self.close_unanswered, &self.refused].iter().any(|flag| flag.load(Ordering::Relaxed));
         waits || self.close_errno.load(Ordering::Relaxed) != 0
     }
     /// The source's answer to a close after all writes, for a program, a sync or an unmount.
     ///
     /// # Errors
     /// The source's error: it lost some of the data that it had accepted.
-    pub fn hear_close(&self) -> std::io::Result<()> {
+    pub fn take_close_error(&self) -> std::io::Result<()> {
         if self.refused.swap(false, Ordering::Relaxed) {
-            self.unheard.store(true, Ordering::Relaxed);
+            self.close_unanswered.store(true, Ordering::Relaxed);
         }
         self.note_close();
         match self.close_errno.swap(0, Ordering::Relaxed) {
@@ -210,12 +210,12 @@ impl Object {
     /// Gets the source's close answer before the descriptors are closed. The next caller that can
     /// report it gets an error.
     fn note_close(&self) {
-        if !self.unheard.swap(false, Ordering::Relaxed) {
+        if !self.close_unanswered.swap(false, Ordering::Relaxed) {
             return;
         }
         let Err(e) = self.source.answer_to_close() else { return };
         if matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) {
-            self.unheard.store(true, Ordering::Relaxed); // The source has not answered.
+            self.close_unanswered.store(true, Ordering::Relaxed); // The source has not answered.
         } else {
             tracing::warn!("object {}: the source reports a write error at the close: {e}", self.id);
             self.close_errno.store(e.raw_os_error().unwrap_or(libc::EIO), Ordering::Relaxed);

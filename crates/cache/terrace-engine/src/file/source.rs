@@ -205,7 +205,7 @@ impl SourceFile {
     /// Reopens the readers after the first open for writing: union file systems copy the file to their upper
     /// layer then, and older descriptors read the lower one.
     fn open_readers_again(&self) {
-        if self.data_held() == 1 || !self.may_copy_up() {
+        if self.data_descriptors_open() == 1 || !self.may_copy_up() {
             return;
         }
         let again = |slot: &Slot, open: &dyn Fn() -> io::Result<DataFd>| {
@@ -239,7 +239,7 @@ impl SourceFile {
         let fresh = self.open_direct(OFlags::RDONLY).map(Arc::new);
         fresh.or_else(|err| self.any_open().ok_or(err))
     }
-    /// For writing through the page cache: the last page of a file whose size is no multiple of the page
+    /// For writing through the page cache: the last page of a file, if its size is no multiple of the page
     /// size.
     pub fn buffered(&self) -> io::Result<Arc<DataFd>> {
         let opened = get_or_open(&self.tail, || {
@@ -284,7 +284,7 @@ impl SourceFile {
         Ok((opened.0, direct))
     }
     /// Number of open data descriptors.
-    pub fn data_held(&self) -> usize {
+    pub fn data_descriptors_open(&self) -> usize {
         [&self.read, &self.write, &self.tail, &self.cached]
             .into_iter()
             .filter(|slot| slot.lock().is_some())
@@ -349,9 +349,9 @@ impl SourceFile {
 fn takes_pages(file: BorrowedFd<'_>) -> bool {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let Ok(stat) = statx(file, c"", flags, StatxFlags::DIOALIGN) else { return true };
-    let says = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::DIOALIGN);
+    let has_alignment = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::DIOALIGN);
     let fits = |bytes: u32| (1..=PAGE_SIZE as u32).contains(&bytes);
-    !says || fits(stat.stx_dio_offset_align) && fits(stat.stx_dio_mem_align)
+    !has_alignment || fits(stat.stx_dio_offset_align) && fits(stat.stx_dio_mem_align)
 }
 
 /// Age of a change after which the next change gets another ctime on any file system.

@@ -74,14 +74,14 @@ impl Object {
         }
         // A file system with coarse times truncates them. A difference beyond its granularity is another
         // program's change.
-        let cut = |told: &i64| (0..COARSEST_NS).contains(&(mtime - told));
-        let told = self.source().times().map(|(told, _)| told).filter(cut);
-        self.set_times((told.unwrap_or(mtime), ctime), self.dirty_pages() > 0);
+        let cut = |actual: &i64| (0..COARSEST_NS).contains(&(mtime - actual));
+        let actual = self.source().times().map(|(actual, _)| actual).filter(cut);
+        self.set_times((actual.unwrap_or(mtime), ctime), self.dirty_pages() > 0);
     }
 
     /// Notes a second writeback of pages that were already written: the mtime must be restored again
     /// afterwards.
-    pub(crate) fn owe_times(&self) {
+    pub(crate) fn note_second_writeback(&self) {
         let _times = self.times.lock();
         if let Some(times) = self.known_times()
             && self.dirty_pages() > 0

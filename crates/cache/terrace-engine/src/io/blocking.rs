@@ -278,8 +278,8 @@ mod tests {
             unsafe { io.write_batch(&mut ops) };
             ops[0].result.as_ref().unwrap();
             io.sync(file.as_raw_fd(), true).unwrap();
-            let is_kept = !drop_behind || io.keeps_all.load(Ordering::Relaxed);
-            let as_wanted = || cached_pages(&file, BYTES) == if is_kept { BYTES / PAGE_SIZE } else { 0 };
+            let stays_cached = !drop_behind || io.keeps_all.load(Ordering::Relaxed);
+            let as_wanted = || cached_pages(&file, BYTES) == if stays_cached { BYTES / PAGE_SIZE } else { 0 };
             terrace_testkit::wait::wait_until("the pages of the page cache are as wanted", as_wanted);
             let mut back = vec![0; BYTES];
             std::os::unix::fs::FileExt::read_exact_at(&file, &mut back, 0).unwrap();

@@ -41,7 +41,7 @@ impl Limit {
         if self.late.load(Ordering::Acquire) == 0 {
             return false;
         }
-        ASIDE.lock().retain_mut(|aside| !aside.has_ended());
+        ABANDONED.lock().retain_mut(|abandoned| !abandoned.has_ended());
         self.late.load(Ordering::Acquire) > 0
     }
     /// The error of a late call.
@@ -52,15 +52,15 @@ impl Limit {
 }
 
 /// Rings with late calls.
-static ASIDE: Mutex<Vec<Aside>> = Mutex::new(Vec::new());
+static ABANDONED: Mutex<Vec<Abandoned>> = Mutex::new(Vec::new());
 
-struct Aside {
+struct Abandoned {
     own: Own,
     /// Counters of the calls that have not ended.
     late: Vec<Option<Arc<AtomicUsize>>>,
 }
 
-impl Aside {
+impl Abandoned {
     /// Reaps completions. True: all calls have ended.
     fn has_ended(&mut self) -> bool {
         for ended in self.own.ring.completion() {
@@ -163,7 +163,7 @@ unsafe fn run(
             })
         });
         let late = late.collect();
-        ASIDE.lock().push(Aside { own, late });
+        ABANDONED.lock().push(Abandoned { own, late });
         Some(ended)
     })
 }

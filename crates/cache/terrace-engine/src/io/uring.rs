@@ -37,10 +37,10 @@ pub fn is_ring(fd: RawFd) -> bool {
 /// # Errors
 /// The ring's state cannot be read, for example for lack of a free descriptor.
 pub fn is_busy(ring: RawFd) -> io::Result<bool> {
-    Ok(says_busy(&std::fs::read_to_string(format!("/proc/self/fdinfo/{ring}"))?))
+    Ok(shows_busy(&std::fs::read_to_string(format!("/proc/self/fdinfo/{ring}"))?))
 }
 
-fn says_busy(fdinfo: &str) -> bool {
+fn shows_busy(fdinfo: &str) -> bool {
     match (count(fdinfo, "CachedSqHead"), count(fdinfo, "CqTail")) {
         // Each operation ends with one entry in the other queue.
         (Some(taken), Some(done)) => taken != done,
@@ -424,8 +424,8 @@ mod tests {
             assert!(!is_busy(ring.as_raw_fd()).unwrap(), "whether it was noticed or not");
             assert_eq!(ring.completion().count(), 1);
         }
-        assert!(says_busy("pos:\t0\nflags:\t02000002\n"), "it could not be looked at");
-        assert!(!says_busy("flags:\t02000002\nSqThread:\t-1\n"), "an old kernel");
+        assert!(shows_busy("pos:\t0\nflags:\t02000002\n"), "it could not be looked at");
+        assert!(!shows_busy("flags:\t02000002\nSqThread:\t-1\n"), "an old kernel");
     }
 
     #[test]

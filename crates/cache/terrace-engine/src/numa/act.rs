@@ -1,9 +1,9 @@
 //! Moves threads of programs to nodes, and restores their affinity masks.
 //!
 //! A thread is moved by its affinity: it gets the processors of the node that its own mask allows. The old
-//! mask is saved before, and restored at the end. **A program's own affinity wins**: a thread whose mask is
-//! not that of all processors was bound by its program, and stays there. So does a thread whose mask has
-//! changed since it was moved.
+//! mask is saved before, and restored at the end. **A program's own affinity wins**: a thread with a mask of
+//! fewer than all processors was bound by its program, and stays there. So does a thread that got another
+//! mask since it was moved.
 //!
 //! The system calls are behind a trait, [`Affinity`]: tests use a double.
 
@@ -82,7 +82,7 @@ impl Moved {
 
 /// Moves threads and restores their masks.
 #[derive(Debug)]
-pub(crate) struct Actor {
+pub struct ThreadMover {
     affinity: Box<dyn Affinity>,
     /// All processors: a smaller mask is a program's own.
     all: CpuSet,
@@ -106,12 +106,12 @@ pub(crate) enum NotMoved {
 }
 
 /// Threads checked in one search for ended ones.
-const ASKED_MAX: usize = 32;
+const CHECKED_MAX: usize = 32;
 
-impl Actor {
+impl ThreadMover {
     /// `all`: processors of threads that no program has bound; `moved`: threads moved by a dead predecessor.
-    pub(crate) fn new(affinity: Box<dyn Affinity>, all: CpuSet, moved: BTreeMap<u32, Moved>) -> Actor {
-        Actor { affinity, all, all_list: list_of(&all), moved, next: 0, changed: true }
+    pub fn new(affinity: Box<dyn Affinity>, all: CpuSet, moved: BTreeMap<u32, Moved>) -> ThreadMover {
+        ThreadMover { affinity, all, all_list: list_of(&all), moved, next: 0, changed: true }
     }
 
     /// Whether a thread may be moved: its mask is that of all processors, or the one set by the daemon.
@@ -124,7 +124,7 @@ impl Actor {
 
     /// A thread's mask, and its record if it was moved.
     fn known(&self, tid: u32, began: u64) -> Result<(CpuSet, Option<&Moved>), NotMoved> {
-        let mask = self.affinity.get(tid).map_err(kept)?;
+        let mask = self.affinity.get(tid).map_err(not_moved)?;
         let moved = self.moved.get(&tid).filter(|moved| moved.began == began);
         let is_free = || mask == self.all || self.all_list.iter().all(|&cpu| mask.is_set(cpu));
         if moved.is_some_and(|moved| moved.is_ours(&mask)) || is_free() {
@@ -134,7 +134,7 @@ impl Actor {
         }
     }
 
-    /// Records that a thread is to be restricted to `cpus`; [`Actor::finish`] does it. Save the records
+    /// Records that a thread is to be restricted to `cpus`; [`ThreadMover::finish`] does it. Save the records
     /// between the two calls: after a crash they show which masks to restore.
     ///
     /// # Errors
@@ -165,7 +165,7 @@ impl Actor {
                 (moved.given, moved.before) = (given, given);
                 return Ok(());
             }
-            Err(err) => kept(err),
+            Err(err) => not_moved(err),
         };
         moved.given = moved.before;
         if failed == NotMoved::Gone || moved.before == moved.own {
@@ -185,11 +185,11 @@ impl Actor {
     }
 
     /// Forgets ended threads; checks a limited number at each call.
-    pub(crate) fn forget_gone(&mut self) {
-        let asked: Vec<(u32, u64)> =
-            self.moved.range(self.next..).take(ASKED_MAX).map(|(&tid, moved)| (tid, moved.began)).collect();
-        self.next = asked.last().filter(|_| asked.len() == ASKED_MAX).map_or(0, |&(tid, _)| tid + 1);
-        for (tid, began) in asked {
+    pub fn forget_ended(&mut self) {
+        let checked: Vec<(u32, u64)> =
+            self.moved.range(self.next..).take(CHECKED_MAX).map(|(&tid, moved)| (tid, moved.began)).collect();
+        self.next = checked.last().filter(|_| checked.len() == CHECKED_MAX).map_or(0, |&(tid, _)| tid + 1);
+        for (tid, began) in checked {
             if self.affinity.began(tid) != Some(began) {
                 self.moved.remove(&tid);
                 self.changed = true;
@@ -209,13 +209,13 @@ impl Actor {
     }
 }
 
-impl Drop for Actor {
+impl Drop for ThreadMover {
     fn drop(&mut self) {
         self.restore();
     }
 }
 
-fn kept(err: Errno) -> NotMoved {
+fn not_moved(err: Errno) -> NotMoved {
     if err == Errno::SRCH { NotMoved::Gone } else { NotMoved::Refused(err) }
 }
 
@@ -228,9 +228,9 @@ pub(super) mod tests {
 
     /// Threads with their start times and masks. Moves of thread 13 are refused.
     #[derive(Debug, Clone, Default)]
-    struct Double(Arc<Mutex<BTreeMap<u32, (u64, Cpus)>>>);
+    struct FakeKernel(Arc<Mutex<BTreeMap<u32, (u64, Cpus)>>>);
 
-    impl Affinity for Double {
+    impl Affinity for FakeKernel {
         fn get(&self, tid: u32) -> Result<CpuSet, Errno> {
             self.mask(tid).map(set_of).ok_or(Errno::SRCH)
         }
@@ -246,7 +246,7 @@ pub(super) mod tests {
         }
     }
 
-    impl Double {
+    impl FakeKernel {
         fn mask(&self, tid: u32) -> Option<Cpus> {
             self.0.lock().unwrap().get(&tid).map(|thread| thread.1.clone())
         }
@@ -255,96 +255,96 @@ pub(super) mod tests {
         }
     }
 
-    fn stage(masks: &[(u32, &[usize])]) -> (Double, Actor) {
-        let double = Double::default();
-        masks.iter().for_each(|(tid, mask)| double.put(*tid, 7, mask));
-        let actor = Actor::new(Box::new(double.clone()), set_of(0..4), BTreeMap::new());
-        (double, actor)
+    fn stage(masks: &[(u32, &[usize])]) -> (FakeKernel, ThreadMover) {
+        let fake = FakeKernel::default();
+        masks.iter().for_each(|(tid, mask)| fake.put(*tid, 7, mask));
+        let mover = ThreadMover::new(Box::new(fake.clone()), set_of(0..4), BTreeMap::new());
+        (fake, mover)
     }
 
     /// Moves a thread with start time 7.
-    fn moves(actor: &mut Actor, tid: u32, cpus: &[usize]) -> Result<(), NotMoved> {
-        actor.prepare(tid, 7, cpus)?;
-        actor.finish(tid)
+    fn moves(mover: &mut ThreadMover, tid: u32, cpus: &[usize]) -> Result<(), NotMoved> {
+        mover.prepare(tid, 7, cpus)?;
+        mover.finish(tid)
     }
 
     #[test]
     fn thread_gets_its_own_mask_back() {
-        let (double, mut actor) = stage(&[(5, &[0, 1, 2, 3])]);
-        assert_eq!(moves(&mut actor, 5, &[2, 3]), Ok(()));
-        assert_eq!(double.mask(5).unwrap(), [2, 3]);
-        assert_eq!(moves(&mut actor, 5, &[0, 1]), Ok(()), "it can be moved again");
-        drop(actor);
-        assert_eq!(double.mask(5).unwrap(), [0, 1, 2, 3]);
+        let (fake, mut mover) = stage(&[(5, &[0, 1, 2, 3])]);
+        assert_eq!(moves(&mut mover, 5, &[2, 3]), Ok(()));
+        assert_eq!(fake.mask(5).unwrap(), [2, 3]);
+        assert_eq!(moves(&mut mover, 5, &[0, 1]), Ok(()), "it can be moved again");
+        drop(mover);
+        assert_eq!(fake.mask(5).unwrap(), [0, 1, 2, 3]);
     }
 
     #[test]
     fn affinity_of_the_program_wins() {
-        let (double, mut actor) = stage(&[(5, &[0]), (6, &[0, 1, 2, 3])]);
-        assert_eq!(moves(&mut actor, 5, &[0, 1]), Err(NotMoved::Bound));
-        moves(&mut actor, 6, &[0, 1]).unwrap();
-        double.put(6, 7, &[3]);
-        assert_eq!(moves(&mut actor, 6, &[2, 3]), Err(NotMoved::Bound), "the program has bound it meanwhile");
-        actor.restore();
-        assert_eq!((double.mask(5).unwrap(), double.mask(6).unwrap()), (vec![0], vec![3]));
+        let (fake, mut mover) = stage(&[(5, &[0]), (6, &[0, 1, 2, 3])]);
+        assert_eq!(moves(&mut mover, 5, &[0, 1]), Err(NotMoved::Bound));
+        moves(&mut mover, 6, &[0, 1]).unwrap();
+        fake.put(6, 7, &[3]);
+        assert_eq!(moves(&mut mover, 6, &[2, 3]), Err(NotMoved::Bound), "the program has bound it meanwhile");
+        mover.restore();
+        assert_eq!((fake.mask(5).unwrap(), fake.mask(6).unwrap()), (vec![0], vec![3]));
     }
 
     #[test]
     fn number_used_again_is_another_thread() {
-        let (double, mut actor) = stage(&[(5, &[0, 1, 2, 3])]);
-        moves(&mut actor, 5, &[2, 3]).unwrap();
-        double.put(5, 8, &[2, 3]);
-        assert_eq!(actor.may_move(5, 8), Err(NotMoved::Bound), "its mask is its own");
-        actor.restore();
-        assert_eq!(double.mask(5).unwrap(), [2, 3], "it was born with this mask");
-        assert_eq!(moves(&mut actor, 9, &[0]), Err(NotMoved::Gone));
+        let (fake, mut mover) = stage(&[(5, &[0, 1, 2, 3])]);
+        moves(&mut mover, 5, &[2, 3]).unwrap();
+        fake.put(5, 8, &[2, 3]);
+        assert_eq!(mover.may_move(5, 8), Err(NotMoved::Bound), "its mask is its own");
+        mover.restore();
+        assert_eq!(fake.mask(5).unwrap(), [2, 3], "it was born with this mask");
+        assert_eq!(moves(&mut mover, 9, &[0]), Err(NotMoved::Gone));
     }
 
     #[test]
     fn successor_restores_what_a_dead_daemon_moved() {
-        let (double, mut actor) = stage(&[(5, &[0, 1, 2, 3]), (6, &[0, 1, 2, 3])]);
-        moves(&mut actor, 5, &[2, 3]).unwrap();
-        moves(&mut actor, 6, &[2, 3]).unwrap();
-        actor.prepare(5, 7, &[0, 1]).unwrap();
-        actor.prepare(6, 7, &[0, 1]).unwrap();
-        let left = actor.moved().clone();
+        let (fake, mut mover) = stage(&[(5, &[0, 1, 2, 3]), (6, &[0, 1, 2, 3])]);
+        moves(&mut mover, 5, &[2, 3]).unwrap();
+        moves(&mut mover, 6, &[2, 3]).unwrap();
+        mover.prepare(5, 7, &[0, 1]).unwrap();
+        mover.prepare(6, 7, &[0, 1]).unwrap();
+        let left = mover.moved().clone();
         // The thread ends between the two calls.
-        actor.finish(6).unwrap();
-        std::mem::forget(actor);
-        drop(Actor::new(Box::new(double.clone()), set_of(0..4), left));
-        assert_eq!([5, 6].map(|tid| double.mask(tid).unwrap()), [[0, 1, 2, 3]; 2]);
+        mover.finish(6).unwrap();
+        std::mem::forget(mover);
+        drop(ThreadMover::new(Box::new(fake.clone()), set_of(0..4), left));
+        assert_eq!([5, 6].map(|tid| fake.mask(tid).unwrap()), [[0, 1, 2, 3]; 2]);
     }
 
     #[test]
     fn thread_that_cannot_be_moved_is_not_noted() {
-        let (double, mut actor) = stage(&[(13, &[0, 1, 2, 3]), (5, &[0, 1, 2, 3])]);
-        assert_eq!(moves(&mut actor, 13, &[2, 3]), Err(NotMoved::Refused(Errno::PERM)));
-        actor.prepare(5, 7, &[2, 3]).unwrap();
-        double.0.lock().unwrap().remove(&5);
-        assert_eq!(actor.finish(5), Err(NotMoved::Gone));
-        assert!(actor.moved().is_empty());
+        let (fake, mut mover) = stage(&[(13, &[0, 1, 2, 3]), (5, &[0, 1, 2, 3])]);
+        assert_eq!(moves(&mut mover, 13, &[2, 3]), Err(NotMoved::Refused(Errno::PERM)));
+        mover.prepare(5, 7, &[2, 3]).unwrap();
+        fake.0.lock().unwrap().remove(&5);
+        assert_eq!(mover.finish(5), Err(NotMoved::Gone));
+        assert!(mover.moved().is_empty());
     }
 
     #[test]
     fn threads_that_are_gone_are_forgotten_in_parts() {
         let all: Vec<(u32, &[usize])> = (0..100).map(|tid| (tid + 20, &[0, 1, 2, 3][..])).collect();
-        let (double, mut actor) = stage(&all);
-        (20..120).for_each(|tid| moves(&mut actor, tid, &[2, 3]).unwrap());
-        assert!(actor.has_changed() && !actor.has_changed());
-        actor.forget_gone();
-        assert!(!actor.has_changed());
-        double.0.lock().unwrap().retain(|tid, _| *tid == 60);
-        (0..4).for_each(|_| actor.forget_gone());
-        assert!(actor.has_changed());
-        assert_eq!(actor.moved().keys().copied().collect::<Vec<_>>(), [60]);
+        let (fake, mut mover) = stage(&all);
+        (20..120).for_each(|tid| moves(&mut mover, tid, &[2, 3]).unwrap());
+        assert!(mover.has_changed() && !mover.has_changed());
+        mover.forget_ended();
+        assert!(!mover.has_changed());
+        fake.0.lock().unwrap().retain(|tid, _| *tid == 60);
+        (0..4).for_each(|_| mover.forget_ended());
+        assert!(mover.has_changed());
+        assert_eq!(mover.moved().keys().copied().collect::<Vec<_>>(), [60]);
     }
 
     /// A waiting thread, its ID, and the channel that ends it.
     pub(in crate::numa) fn waiting() -> (std::thread::JoinHandle<()>, u32, std::sync::mpsc::Sender<()>) {
-        let (tell, tid) = std::sync::mpsc::channel();
+        let (sender, tid) = std::sync::mpsc::channel();
         let (end, ends) = std::sync::mpsc::channel();
         let waits = std::thread::spawn(move || {
-            tell.send(rustix::thread::gettid().as_raw_nonzero().get() as u32).unwrap();
+            sender.send(rustix::thread::gettid().as_raw_nonzero().get() as u32).unwrap();
             let _ = ends.recv();
         });
         (waits, tid.recv().unwrap(), end)
@@ -356,12 +356,12 @@ pub(super) mod tests {
         let first = list_of(&own)[0];
         let (waits, thread, end) = waiting();
         let began = Kernel.began(thread).unwrap();
-        let mut actor = Actor::new(Box::new(Kernel), own, BTreeMap::new());
-        actor.prepare(thread, began, &[first]).unwrap();
+        let mut mover = ThreadMover::new(Box::new(Kernel), own, BTreeMap::new());
+        mover.prepare(thread, began, &[first]).unwrap();
         assert_eq!(Kernel.get(thread).unwrap(), own, "not yet");
-        actor.finish(thread).unwrap();
+        mover.finish(thread).unwrap();
         assert_eq!(list_of(&Kernel.get(thread).unwrap()), [first]);
-        drop(actor);
+        drop(mover);
         assert_eq!(Kernel.get(thread).unwrap(), own);
         drop(end);
         waits.join().unwrap();
@@ -375,7 +375,7 @@ pub(super) mod tests {
         let cpus = list_of(&own);
         let (waits, thread, end) = waiting();
         let began = Kernel.began(thread).unwrap();
-        let mut actor = Actor::new(Box::new(Kernel), own, BTreeMap::new());
+        let mut mover = ThreadMover::new(Box::new(Kernel), own, BTreeMap::new());
         let ends = [vec![cpus[0]], vec![cpus[cpus.len() - 1]]];
         let sets = [0, 1].map(|n| set_of(ends[n].iter().copied()));
         let median = |of: &mut dyn FnMut(usize)| {
@@ -391,12 +391,12 @@ pub(super) mod tests {
         let call = median(&mut |n| Kernel.set(thread, &sets[n]).unwrap());
         Kernel.set(thread, &own).unwrap();
         let moved = median(&mut |n| {
-            actor.prepare(thread, began, &ends[n]).unwrap();
-            actor.finish(thread).unwrap();
+            mover.prepare(thread, began, &ends[n]).unwrap();
+            mover.finish(thread).unwrap();
         });
         println!("sched_setaffinity takes {call:?}, a move {moved:?}");
         assert!(moved.as_micros() < 1000, "{moved:?}");
-        drop((actor, end));
+        drop((mover, end));
         waits.join().unwrap();
     }
 }

@@ -10,7 +10,7 @@ use terrace_shm::layout::CHUNK_FRAMES;
 const UNKNOWN: u8 = u8::MAX;
 /// Chunks per query of the kernel, and of unread chunks per period: a large cache has too many for a query of
 /// all.
-const ASKED_MAX: usize = 1024;
+const QUERIED_MAX: usize = 1024;
 
 /// Nodes of all populated chunks, as far as known.
 #[derive(Debug, Default)]
@@ -29,18 +29,18 @@ impl Chunks {
         let known = self.nodes.len().min(count);
         self.nodes.resize(count, UNKNOWN);
         let used = used.iter().map(|&chunk| chunk as usize);
-        let next = self.next.min(known)..known.min(self.next + ASKED_MAX);
+        let next = self.next.min(known)..known.min(self.next + QUERIED_MAX);
         self.next = if next.end == known { 0 } else { next.end };
-        let mut asked: Vec<usize> =
+        let mut queried: Vec<usize> =
             used.filter(|&chunk| chunk < known).chain(next).chain(known..count).collect();
-        asked.sort_unstable();
-        asked.dedup();
-        for part in asked.chunks(ASKED_MAX) {
-            self.ask(cx, topology, part, notes);
+        queried.sort_unstable();
+        queried.dedup();
+        for part in queried.chunks(QUERIED_MAX) {
+            self.query(cx, topology, part, notes);
         }
     }
 
-    fn ask(&mut self, cx: &Context, topology: &Topology, chunks: &[usize], notes: bool) {
+    fn query(&mut self, cx: &Context, topology: &Topology, chunks: &[usize], notes: bool) {
         let first = |chunk: usize| (chunk * CHUNK_FRAMES) as u32;
         let pages: Vec<*mut u8> =
             chunks.iter().map(|&chunk| cx.handles.segment.frame(first(chunk))).collect();
@@ -48,7 +48,7 @@ impl Chunks {
             let number = u32::try_from(status).ok()?;
             topology.place_of(number).and_then(|place| u8::try_from(place).ok())
         };
-        for (&chunk, status) in chunks.iter().zip(ask(&pages)) {
+        for (&chunk, status) in chunks.iter().zip(query(&pages)) {
             self.nodes[chunk] = place(status).unwrap_or(UNKNOWN);
         }
         let known = chunks.iter().filter(|&&chunk| notes && self.nodes[chunk] != UNKNOWN);
@@ -89,15 +89,15 @@ pub(super) fn move_to(cx: &Context, chunk: u32, node: usize) -> io::Result<()> {
 }
 
 /// The kernel's node number for each page; negative: none.
-fn ask(pages: &[*mut u8]) -> Vec<i32> {
+fn query(pages: &[*mut u8]) -> Vec<i32> {
     let mut status = vec![-libc::ENOENT; pages.len()];
     // SAFETY: without target nodes the kernel reads the list of addresses, only looks them up, and writes a
     // status for each.
-    let asked = unsafe {
+    let queried = unsafe {
         let nowhere = std::ptr::null::<i32>();
         libc::syscall(libc::SYS_move_pages, 0, pages.len(), pages.as_ptr(), nowhere, status.as_mut_ptr(), 0)
     };
-    if asked < 0 {
+    if queried < 0 {
         // A kernel without NUMA, or a seccomp filter.
         status.fill(-libc::ENOSYS);
     }
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn memory_in_use_has_a_node_and_other_has_none() {
         let mut page = Box::new([1u8; 4096]);
-        let status = ask(&[page.as_mut_ptr(), 4096 as *mut u8]);
+        let status = query(&[page.as_mut_ptr(), 4096 as *mut u8]);
         assert!(status[0] >= 0 || status[0] == -libc::ENOSYS, "{status:?}");
         assert!(status[1] < 0);
     }

@@ -113,11 +113,11 @@ pub(super) fn locate(cx: &Context, samples: &mut [(Noted, f64)]) -> Vec<Spot> {
                 span.pages = 0;
                 return Spot::Nowhere;
             };
-            if matches!(span.kind, Kind::FastHit | Kind::FastMiss) {
+            if matches!(span.kind, Kind::PreloadHit | Kind::PreloadMiss) {
                 let end = object.size().div_ceil(PAGE_SIZE as u64);
                 span.pages = end.saturating_sub(span.page).min(span.pages);
             }
-            if matches!(span.kind, Kind::MainMiss | Kind::FastMiss) {
+            if matches!(span.kind, Kind::MountMiss | Kind::PreloadMiss) {
                 return Spot::Source;
             }
             let frame = state.pages.frame_of(object, span.page);
@@ -321,11 +321,11 @@ mod tests {
     #[test]
     fn bytes_are_summed_by_thread_and_node() {
         let spans = [
-            span(1, 7, 2, Kind::FastHit),
-            span(1, 8, 1, Kind::MainMiss),
+            span(1, 7, 2, Kind::PreloadHit),
+            span(1, 8, 1, Kind::MountMiss),
             span(2, 7, 4, Kind::Write),
             span(0, 7, 9, Kind::Write),
-            span(1, 7, 1, Kind::FastHit),
+            span(1, 7, 1, Kind::PreloadHit),
         ];
         let samples = spans.map(|span| (span, 2.0));
         let spots = [Spot::Chunk(1), Spot::Source, Spot::Chunk(0), Spot::Nowhere, Spot::Chunk(0)];

@@ -3,7 +3,7 @@
 //!
 //! One line per thread: `tid began own given before`, with lists of processors.
 
-use super::act::{Actor, Kernel, Moved, list_of, set_of};
+use super::act::{Kernel, Moved, ThreadMover, list_of, set_of};
 use rustix::thread::CpuSet;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -42,7 +42,7 @@ pub(super) fn read(path: &Path) -> BTreeMap<u32, Moved> {
 pub fn restore(path: &Path) {
     let moved = read(path);
     if !moved.is_empty() {
-        drop(Actor::new(Box::new(Kernel), CpuSet::new(), moved));
+        drop(ThreadMover::new(Box::new(Kernel), CpuSet::new(), moved));
         let _ = std::fs::remove_file(path);
     }
 }

@@ -1,6 +1,6 @@
 //! The NUMA thread of the daemon: each second it measures a period, decides, and moves threads and frames.
 
-use super::act::{Actor, Affinity, Kernel, NotMoved};
+use super::act::{Affinity, Kernel, NotMoved, ThreadMover};
 use super::chunks::{self, Chunks};
 use super::observe::{self, Average, Clocks, Period, Spot};
 use super::saved;
@@ -32,7 +32,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// Approximate number of sampled spans in a window; of more, every second, third, ... one is taken.
 const SAMPLES_MAX: u64 = 4096;
 /// Window of a single report on request.
-const WINDOW_ASKED: Duration = Duration::from_millis(500);
+const REPORT_WINDOW: Duration = Duration::from_millis(500);
 /// Traffic of each of two threads from which on they share a file, as a part of a node's bandwidth: 16 MB/s
 /// of 40 GB/s.
 const SHARE_MIN: f64 = 0.0004;
@@ -60,7 +60,7 @@ pub(crate) struct Service {
 #[derive(Debug)]
 struct Inner {
     placer: Placer,
-    actor: Actor,
+    mover: ThreadMover,
     clocks: Clocks,
     watched: Threads,
     chunks: Chunks,
@@ -81,16 +81,16 @@ impl Service {
         let left = config.saved.as_deref().map(saved::read).unwrap_or_default();
         // Threads that no program has bound have the processors of this process.
         let own = Kernel.get(std::process::id()).unwrap_or_default();
-        let mut actor = Actor::new(Box::new(Kernel), own, left);
+        let mut mover = ThreadMover::new(Box::new(Kernel), own, left);
         if config.mode != NumaMode::Auto {
-            actor.restore();
+            mover.restore();
         }
         let report = Numa { mode: config.mode, nodes: idle(&topology), ..Numa::default() };
         let share_bytes_min = config.read_capacity * SHARE_MIN;
         let placer = Placer::new(Config { share_bytes_min, ..Config::new(Rules::ThreadsAndFrames) });
         let inner = Inner {
             placer,
-            actor,
+            mover,
             clocks: Clocks::default(),
             watched: Threads::default(),
             chunks: Chunks::default(),
@@ -127,14 +127,14 @@ impl Service {
     /// Restores the masks of all threads.
     pub(crate) fn end(&self) {
         let mut inner = self.inner.lock();
-        inner.actor.restore();
-        self.save(&mut inner.actor);
+        inner.mover.restore();
+        self.save(&mut inner.mover);
     }
 
     /// The last period. Without periodic measurement, measures one now.
     pub(crate) fn report(&self) -> Numa {
         if !self.is_needed() && self.topology.nodes.len() > 1 {
-            self.look(WINDOW_ASKED, false);
+            self.look(REPORT_WINDOW, false);
         }
         self.inner.lock().report.clone()
     }
@@ -153,7 +153,7 @@ impl Service {
             inner.average.begin_anew();
         }
         let threads = inner.average.with(threads);
-        let is_bound = |tid, began| inner.actor.may_move(tid, began).is_err();
+        let is_bound = |tid, began| inner.mover.may_move(tid, began).is_err();
         let looks = (&mut inner.clocks, &mut inner.watched);
         let (topology, config) = (&self.topology, &self.config);
         let mut period = observe::period(topology, config, threads, &inner.chunks, looks, passed, &is_bound);
@@ -164,11 +164,11 @@ impl Service {
         let done = shown.iter().filter(|m| m.done).count() as u64;
         let moved = inner.report.moved + done;
         let frames_moved = inner.report.frame_bytes_moved + self.move_frames(&decision, moves);
-        inner.report = self.told(&period, &decision, shown, moved);
+        inner.report = self.report_of(&period, &decision, shown, moved);
         inner.report.frame_bytes_moved = frames_moved;
         if moves {
-            inner.actor.forget_gone();
-            self.save(&mut inner.actor);
+            inner.mover.forget_ended();
+            self.save(&mut inner.mover);
         }
     }
 
@@ -213,7 +213,7 @@ impl Service {
         // Thread IDs in a ring are untrusted.
         let mut known = HashMap::new();
         samples.retain(|(span, _)| {
-            let is_claim = matches!(span.kind, Kind::FastHit | Kind::FastMiss);
+            let is_claim = matches!(span.kind, Kind::PreloadHit | Kind::PreloadMiss);
             !is_claim || *known.entry(span.tid).or_insert_with(|| self.clients.is_client(span.tid))
         });
         Some((samples, begun.elapsed().as_secs_f64()))
@@ -232,14 +232,14 @@ impl Service {
         let prepared = decision.threads.iter().map(|m| {
             let tid = m.id as u32;
             let began = began.get(&tid).copied().filter(|_| moves);
-            (m, began.map(|began| inner.actor.prepare(tid, began, &self.topology.nodes[m.to].cpus)))
+            (m, began.map(|began| inner.mover.prepare(tid, began, &self.topology.nodes[m.to].cpus)))
         });
         let prepared: Vec<_> = prepared.collect();
         if prepared.iter().any(|(_, noted)| noted.is_some_and(|noted| noted.is_ok())) {
-            self.save(&mut inner.actor);
+            self.save(&mut inner.mover);
         }
         let shown = prepared.into_iter().map(|(m, noted)| {
-            let moved = noted.map(|noted| noted.and_then(|()| inner.actor.finish(m.id as u32)));
+            let moved = noted.map(|noted| noted.and_then(|()| inner.mover.finish(m.id as u32)));
             if let Some(Err(_)) = moved {
                 inner.placer.forget(m.id);
             }
@@ -262,7 +262,7 @@ impl Service {
             to: number(m.to),
             why: why.into(),
             done: moved == Some(Ok(())),
-            refused: moved.and_then(Result::err).map(told_kept),
+            refused: moved.and_then(Result::err).map(refusal_text),
         }
     }
 
@@ -280,9 +280,9 @@ impl Service {
         moved.count() as u64 * HUGE as u64
     }
 
-    fn save(&self, actor: &mut Actor) {
-        let Some(path) = self.config.saved.as_ref().filter(|_| actor.has_changed()) else { return };
-        if let Err(err) = saved::write(path, actor.moved()) {
+    fn save(&self, mover: &mut ThreadMover) {
+        let Some(path) = self.config.saved.as_ref().filter(|_| mover.has_changed()) else { return };
+        if let Err(err) = saved::write(path, mover.moved()) {
             tracing::warn!(
                 "{}: cannot save affinity masks: {err}; after a crash, moved threads keep their new masks",
                 path.display()
@@ -290,7 +290,7 @@ impl Service {
         }
     }
 
-    fn told(&self, period: &Period, decision: &Decision, moves: Vec<NumaMove>, moved: u64) -> Numa {
+    fn report_of(&self, period: &Period, decision: &Decision, moves: Vec<NumaMove>, moved: u64) -> Numa {
         let mut nodes = idle(&self.topology);
         for (n, node) in nodes.iter_mut().enumerate() {
             node.cpus_busy = period.view.nodes[n].busy;
@@ -326,7 +326,7 @@ fn idle(topology: &Topology) -> Vec<NumaNode> {
     topology.nodes.iter().map(node).collect()
 }
 
-fn told_kept(kept: NotMoved) -> String {
+fn refusal_text(kept: NotMoved) -> String {
     match kept {
         NotMoved::Bound => "its program has bound it to processors".into(),
         NotMoved::Gone => "it has ended".into(),

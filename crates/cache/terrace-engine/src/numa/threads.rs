@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn open_file_of_a_thread_that_ended_says_so() {
+    fn open_file_of_an_ended_thread_shows_the_end() {
         let ((waits, tid, end), mut threads) = (waiting(), Threads::default());
         assert!(threads.look(tid, 1).is_some() && threads.open == 1);
         drop(end);

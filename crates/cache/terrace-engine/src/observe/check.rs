@@ -5,7 +5,7 @@ use crate::device::io::DeviceIo;
 use crate::device::scan::scan;
 use crate::file::dirty_pages::DirtyPages;
 use crate::file::object::Object;
-use crate::segment::flag::{DIRTY, HELD, OWED, UNSTABLE, WRITEBACK};
+use crate::segment::flag::{DIRTY, UNDESTAGED, UNSTABLE, UNSYNCED, WRITEBACK};
 use crate::state::State as CacheState;
 use crate::state::device::Device;
 use crate::state::slots::Named;
@@ -33,14 +33,14 @@ fn check_page(state: &CacheState, o: &Object, dirty_pages: &DirtyPages, found: R
     };
     expect(state.pages.place_of(frame) == Some(place), &|| "the frame's owner is another".into());
     expect(!state.frames.is_free(frame), &|| "the frame is free".into());
-    let agree = dirty_pages.dirty.contains(&page) == (flags & (DIRTY | OWED) == DIRTY)
-        && dirty_pages.owed.contains(&page) == (flags & OWED != 0)
+    let agree = dirty_pages.dirty.contains(&page) == (flags & (DIRTY | UNDESTAGED) == DIRTY)
+        && dirty_pages.undestaged.contains(&page) == (flags & UNDESTAGED != 0)
         && dirty_pages.unstable.contains_key(&page) == (flags & UNSTABLE != 0);
     expect(agree, &|| format!("dirty set and flags ({flags}) disagree"));
     let known = state.pages.index.get(place).state() != State::Present || state.lru.policy.contains(frame);
     expect(known, &|| "unknown to the policy".into());
     // A truncate lowers the size for readers first, and drops the pages after the source's truncate.
-    let within = page * (terrace_shm::PAGE_SIZE as u64) < o.size() || flags & HELD != 0;
+    let within = page * (terrace_shm::PAGE_SIZE as u64) < o.size() || flags & UNSYNCED != 0;
     expect(within || o.content.try_read().is_none(), &|| {
         format!("beyond the end of the file ({})", o.size())
     });
@@ -109,7 +109,7 @@ fn check_keys(cx: &Context, device: &DeviceIo) -> Vec<String> {
     let unnamed = keys.filter(|(object, (page, slot))| {
         tier.counts_in_log(*slot)
             && state.names(*slot, *object, *page) == Named::No
-            && !tier.is_buried(*object, *page)
+            && !tier.has_queued_tombstone(*object, *page)
     });
     unnamed
         .map(|(object, (page, slot))| {
@@ -129,7 +129,7 @@ fn check_memory(cx: &Context) -> Vec<String> {
     let (mut named, mut dirty, mut unstable, mut flagged) = (0u32, 0u64, 0u64, [0u64; 3]);
     for o in state.objects.values() {
         let dirty_pages = o.dirty.lock();
-        dirty += (dirty_pages.dirty.len() + dirty_pages.owed.len()) as u64;
+        dirty += (dirty_pages.dirty.len() + dirty_pages.undestaged.len()) as u64;
         unstable += dirty_pages.unstable.len() as u64;
         state.pages.index.for_range(o.slot_index(), 0, u64::MAX, |page, place| {
             let e = state.pages.index.get(place);

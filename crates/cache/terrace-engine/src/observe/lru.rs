@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn aging_tells_the_working_set_and_evicting_takes_the_rest() {
+    fn aging_shows_the_working_set_and_evicting_drops_other_pages() {
         for policy in ["strata", "mglru"] {
             let s = stage(policy, Duration::ZERO);
             // More pages than probation holds: the first ones are in generations.

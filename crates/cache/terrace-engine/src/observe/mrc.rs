@@ -307,7 +307,7 @@ mod tests {
     use terrace_testkit::rng::Rng;
 
     #[test]
-    fn looks_are_as_rare_as_they_are_dear() {
+    fn costly_looks_are_rare() {
         let ms = Duration::from_millis;
         assert_eq!(next_pause(ms(500), true, ms(0)), LOOK_MIN);
         assert_eq!(next_pause(ms(20), true, ms(1)), ms(150));
@@ -360,7 +360,7 @@ mod tests {
             e.mini.fade(0.0);
             (e.hits, e.reads, e.accesses, e.seconds) = (0.0, 0.0, 0.0, 0.0);
         }
-        fn told(&self) -> Curve {
+        fn curve(&self) -> Curve {
             let mrc = self.engine.mrc();
             let of = |factor: f64| *mrc.estimates.iter().find(|p| p.factor == factor).unwrap();
             Curve { same: of(1.0), twice: of(2.0), measured: mrc.measured_hit_ratio.unwrap() }
@@ -392,13 +392,13 @@ mod tests {
         }
     }
 
-    fn told(policy: &str, mib: u64, mut page: impl FnMut() -> u64) -> Curve {
+    fn curve(policy: &str, mib: u64, mut page: impl FnMut() -> u64) -> Curve {
         let s = stage(policy, mib);
         s.read(std::iter::repeat_with(&mut page).take(60_000));
         s.forget_the_past();
         s.read(std::iter::repeat_with(&mut page).take(120_000));
         assert_eq!(s.engine.check(), Vec::<String>::new());
-        s.told()
+        s.curve()
     }
 
     #[track_caller]
@@ -414,7 +414,7 @@ mod tests {
     #[test]
     fn twice_the_memory_does_what_was_predicted() {
         for policy in ["lru", "strata"] {
-            let (half, whole) = (told(policy, 16, zipf(11, 0.9)), told(policy, 30, zipf(11, 0.9)));
+            let (half, whole) = (curve(policy, 16, zipf(11, 0.9)), curve(policy, 30, zipf(11, 0.9)));
             println!("{policy}: {half:?} {whole:?}");
             assert_eq!(half.twice.bytes, whole.same.bytes);
             near(policy, half.same.hit_ratio, half.measured);
@@ -438,7 +438,7 @@ mod tests {
                 at * 7919 % pages
             }
         };
-        let (half, whole) = (told("strata", 16, round(9000)), told("strata", 30, round(9000)));
+        let (half, whole) = (curve("strata", 16, round(9000)), curve("strata", 30, round(9000)));
         println!("{half:?} {whole:?}");
         near("loop", half.same.hit_ratio, half.measured);
         near("loop", half.twice.hit_ratio, whole.measured);
@@ -455,8 +455,8 @@ mod tests {
             s.engine.read(&s.o, page * 7919 % PAGES * 4096 + 1024, &mut buf, AccessPath::FuseDirect).unwrap();
         }
         assert!(s.engine.cx.state.lock().sampler.dropped > EVENTS_MAX as u64);
-        let told = s.told();
-        assert!(told.measured < 0.01 && told.same.hit_ratio < 0.05, "{told:?}");
+        let curve = s.curve();
+        assert!(curve.measured < 0.01 && curve.same.hit_ratio < 0.05, "{curve:?}");
     }
 
     #[test]

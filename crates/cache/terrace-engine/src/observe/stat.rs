@@ -41,8 +41,8 @@ fn counted(cx: &Context, rings: &Rings) -> Stats {
     let state = cx.state.lock();
     let tier_bytes = state.compressed.as_ref().map_or(0, |tier| tier.pool.bytes() + tier.metadata_bytes())
         + state.device_bytes();
-    let (books, tables) = (state.metadata(), resize::tables_bytes(cx, &state));
-    let metadata = books.total();
+    let (usage, tables) = (state.metadata(), resize::tables_bytes(cx, &state));
+    let metadata = usage.total();
     let pages = u64::from(state.frames.in_use());
     let frames_bytes = u64::from(state.frames.populated()) * PAGE_SIZE as u64;
     let (d, c, dirty) = (&cx.counters, state.counts, state.dirty.totals);
@@ -63,7 +63,7 @@ fn counted(cx: &Context, rings: &Rings) -> Stats {
             pages,
             free_frames: u64::from(state.frames.idle()),
             huge_bytes: (state.huge_chunks.len() * terrace_shm::layout::HUGE) as u64,
-            index_bytes: books.index.total() as u64,
+            index_bytes: usage.index.total() as u64,
         },
         preload: PreloadPath {
             clients: rings.count(),
@@ -105,8 +105,9 @@ fn counted(cx: &Context, rings: &Rings) -> Stats {
         writeback: Writeback {
             dirty: dirty.dirty,
             dirty_bytes: dirty.dirty * PAGE_SIZE as u64,
-            owed_bytes: dirty.owed * PAGE_SIZE as u64,
-            conflict_bytes: state.targets.as_ref().map_or(0, Targets::pages_left) * PAGE_SIZE as u64,
+            owed_bytes: dirty.undestaged * PAGE_SIZE as u64,
+            conflict_bytes: state.targets.as_ref().map_or(0, Targets::pages_of_earlier_runs)
+                * PAGE_SIZE as u64,
             writeback: dirty.writeback,
             unstable: dirty.unstable,
             dirty_limit: throttle::dirty_limit(cx),

@@ -158,7 +158,7 @@ impl Recorder {
         for n in all {
             if self.pending.len() < PENDING_MAX {
                 self.pending.push(n);
-            } else if matches!(n.kind, Kind::FastHit | Kind::FastMiss) {
+            } else if matches!(n.kind, Kind::PreloadHit | Kind::PreloadMiss) {
                 self.lost.preload = self.lost.preload.saturating_add(n.pages);
             } else {
                 self.lost.fuse = self.lost.fuse.saturating_add(n.pages);
@@ -241,7 +241,7 @@ impl Recorder {
 /// Converts a client's record.
 fn noted(span: Span, now_ns: u64) -> Noted {
     let span = span.since(now_ns.saturating_add(HOLD_NS));
-    let kind = if span.miss { Kind::FastMiss } else { Kind::FastHit };
+    let kind = if span.miss { Kind::PreloadMiss } else { Kind::PreloadHit };
     Noted {
         object: span.object,
         page: span.page,
@@ -306,8 +306,8 @@ mod tests {
         engine.write(&o, 5 * 4096, &buf[..10]).unwrap();
         engine.read(&o, 4096, &mut buf[..4096], AccessPath::FuseDirect).unwrap();
         engine.read(&o, 100 * 4096, &mut buf, AccessPath::FuseDirect).unwrap();
-        let miss = Kind::MainMiss;
-        let expected = [(0, Kind::MainHit), (5, Kind::Write), (1, Kind::MainHit), (100, miss), (101, miss)];
+        let miss = Kind::MountMiss;
+        let expected = [(0, Kind::MountHit), (5, Kind::Write), (1, Kind::MountHit), (100, miss), (101, miss)];
         assert_eq!(all(recorder), (expected.to_vec(), Lost::default()));
         engine.read(&o, 0, &mut buf, AccessPath::FuseDirect).unwrap();
         let recorder = engine.record().unwrap();
@@ -321,7 +321,7 @@ mod tests {
         let o = engine.object(7, file.as_raw_fd(), 1 << 20).unwrap();
         let recorder = engine.record().unwrap();
         for _ in 0..NOTED_MAX + 5 {
-            engine.cx.note_access(&o, 4096, 8192, Kind::MainHit);
+            engine.cx.note_access(&o, 4096, 8192, Kind::MountHit);
         }
         let (got, lost) = all(recorder);
         assert_eq!((got.len(), lost.fuse), (2 * NOTED_MAX, 10));

@@ -62,7 +62,7 @@ enum Plan {
 /// and how many pages of them came from a device.
 pub(super) fn fault(cx: &Context, o: &ObjectRef, miss: Miss, buf: &mut [u8]) -> io::Result<(usize, usize)> {
     let Miss { at, access, .. } = miss;
-    park::look_again(cx, o);
+    park::retry_identity(cx, o);
     let (first, size) = (at / PAGE, o.size());
     if at >= size {
         return Ok((0, 0));
@@ -173,8 +173,8 @@ fn fill(
     copy_out(cx, at, end, buf, &plan[..good]);
     let mut state = cx.state.lock();
     for (i, p) in plan.iter().enumerate() {
-        let asked_for = p.page * PAGE < end;
-        let reason = if asked_for { InsertReason::Read } else { InsertReason::Readahead };
+        let is_requested = p.page * PAGE < end;
+        let reason = if is_requested { InsertReason::Read } else { InsertReason::Readahead };
         let valid = publish_planned(&mut state, o, p, arrived[i], reason);
         // The slot may belong to another page by now. Content from the source was the page's content.
         if !valid && (!miss.calm || p.on_device.is_some()) {

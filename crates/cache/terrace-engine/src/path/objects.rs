@@ -37,13 +37,13 @@ pub(crate) fn object(
     let published = state.add_object(id, size, flags, |slot| Object::new(id, slot, seg, source));
     let o = published.ok_or(rustix::io::Errno::NFILE)?;
     o.set_known(&known);
-    if state.welcome(&o) {
+    if state.begin_restore(&o) {
         cx.wake_devices();
     }
     Ok(o)
 }
 
-/// Drops an object whose inode the kernel has forgotten, after writeback of its dirty pages. If the writeback
+/// Drops an object after writeback of its dirty pages: the kernel has forgotten its inode. If the writeback
 /// fails the object stays, and is retried.
 ///
 /// # Errors
@@ -59,17 +59,17 @@ pub(crate) fn forget_object(cx: &Context, id: ObjectId) -> io::Result<()> {
         writeback::write_back_locked(cx, &o, 0..u64::MAX, writeback::Route::Direct)?;
         sync::sync_foreign_locked(cx, &o)?;
         sync::stabilize_locked(cx, &o, true)?;
-        (cx.burst.settle_locked)(cx, &o)?;
+        (cx.burst.destage_locked)(cx, &o)?;
     }
-    (cx.burst.let_go)(cx, &o);
-    let digest = if cx.has_devices() { park::believable(cx, &o) } else { None };
+    (cx.burst.note_deleted)(cx, &o);
+    let digest = if cx.has_devices() { park::valid_identity(cx, &o) } else { None };
     let mut state = cx.state.lock();
     state.forget(&o, digest.filter(|_| !o.doomed.load(Ordering::Relaxed)));
     o.gone.store(true, Ordering::Relaxed);
     Ok(())
 }
 
-/// Drops an object whose last name and last handle are gone: no program can read it again, so dirty pages are
+/// Drops an object without names and handles: no program can read it again, so dirty pages are
 /// dropped unwritten.
 pub(crate) fn discard_object(cx: &Context, id: ObjectId) {
     let Some(o) = cx.lookup_object(id) else { return };
@@ -78,6 +78,6 @@ pub(crate) fn discard_object(cx: &Context, id: ObjectId) {
     let _writeback = o.writeback.lock();
     if !o.gone.load(Ordering::Relaxed) {
         cx.state.lock().drop_pages(&o, 0, u64::MAX);
-        (cx.burst.let_go)(cx, &o);
+        (cx.burst.note_deleted)(cx, &o);
     }
 }

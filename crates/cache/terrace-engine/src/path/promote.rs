@@ -63,7 +63,7 @@ pub(crate) fn finish_read(cx: &Context, o: &Object, reader: CompressedReader) {
 mod tests {
     use super::*;
     use crate::path::resize;
-    use crate::state::compressed::tests::{PAGES, Squeezed, content};
+    use crate::state::compressed::tests::{Fixture, PAGES, content};
     use crate::{AccessPath, Engine, ObjectRef};
     use std::cell::{Cell, RefCell};
     use std::sync::Arc;
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn promotion_decompresses_without_the_state_lock() {
-        let s = Squeezed::new(CompressionMode::Mixed);
+        let s = Fixture::new(CompressionMode::Mixed);
         DECOMPRESSED.set(0);
         for page in 0..PAGES / 2 {
             assert_eq!(promote_page(&s.engine.cx, &s.o, page), Ok(()));
@@ -109,7 +109,7 @@ mod tests {
     /// Promotes page 3 while `happens` changes it. The page then reads as `expected`, if it is resident.
     fn promoted_while(what: &str, expected: Option<Vec<u8>>, happens: fn(&Arc<Engine>, &ObjectRef)) {
         for codec in [CompressionMode::Lz4, CompressionMode::Dense] {
-            let s = Squeezed::new(codec);
+            let s = Fixture::new(codec);
             let (engine, o) = (s.engine.clone(), s.o.clone());
             INTERRUPTION.set(Some(Box::new(move || happens(&engine, &o))));
             assert_eq!(promote_page(&s.engine.cx, &s.o, 3), Err(NotPromoted::Gone), "{what}");
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn promotion_follows_a_page_that_compaction_moves() {
-        let s = Squeezed::new(CompressionMode::Lz4);
+        let s = Fixture::new(CompressionMode::Lz4);
         let (engine, o) = (s.engine.clone(), s.o.clone());
         INTERRUPTION.set(Some(Box::new(move || {
             // As compaction does: the page's entry changes, and so does not match any more.
@@ -185,8 +185,8 @@ mod tests {
 
     /// Before a device is served, pages on it are read from the source, and written as usual.
     #[test]
-    fn page_on_a_device_that_nobody_serves_is_read_from_the_source() {
-        let s = Squeezed::new(CompressionMode::Lz4);
+    fn page_of_an_unserved_device_is_read_from_the_source() {
+        let s = Fixture::new(CompressionMode::Lz4);
         for page in [3, 4, 5] {
             let mut state = s.engine.cx.state.lock();
             let place = state.pages.index.find(s.o.slot_index(), page).unwrap();
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn damaged_page_is_dropped_not_promoted() {
-        let s = Squeezed::new(CompressionMode::Mixed);
+        let s = Fixture::new(CompressionMode::Mixed);
         s.damage();
         let gone = (0..PAGES).filter(|&page| promote_page(&s.engine.cx, &s.o, page).is_err());
         let gone: Vec<u64> = gone.collect();

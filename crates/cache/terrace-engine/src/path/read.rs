@@ -16,7 +16,7 @@ use terrace_shm::reader::{Outcome, Reader};
 const PAGE: u64 = PAGE_SIZE as u64;
 /// Failed attempts for a page after which a read excludes writers: the page changes faster than the source
 /// can be read.
-const VAIN_MAX: u32 = 3;
+const FAILED_TRIES_MAX: u32 = 3;
 
 /// Reads at `offset` into `buf`; short only at the end of the file.
 pub(crate) fn read(
@@ -28,7 +28,7 @@ pub(crate) fn read(
 ) -> io::Result<usize> {
     cx.counters.reads.fetch_add(1, Ordering::Relaxed);
     let (mut done, mut missed) = (0, 0);
-    let (mut vain, mut calm) = (0, None);
+    let (mut failed_tries, mut calm) = (0, None);
     let traced = cx.is_traced();
     let resident = Reader { seg: &cx.handles.segment, touches: &cx.handles.touches };
     let mut reader = CompressedReader::new(&cx.handles);
@@ -39,7 +39,7 @@ pub(crate) fn read(
             unsafe { resident.read_resident(o.slot(), at, rest.as_mut_ptr(), rest.len(), &mut reader) };
         if traced {
             let (Outcome::Done(n) | Outcome::Miss { done: n } | Outcome::MountPath { done: n }) = step;
-            cx.note_access(o, at, n, Kind::MainHit);
+            cx.note_access(o, at, n, Kind::MountHit);
         }
         match step {
             Outcome::Done(n) => {
@@ -50,11 +50,11 @@ pub(crate) fn read(
                 let miss = Miss { at: at + n as u64, access, calm: calm.is_some() };
                 let (n2, on_device) = fault(cx, o, miss, &mut rest[n..])?;
                 if traced {
-                    cx.note_access(o, miss.at, n2, Kind::MainMiss);
+                    cx.note_access(o, miss.at, n2, Kind::MountMiss);
                 }
                 missed += n2.div_ceil(PAGE_SIZE).saturating_sub(on_device);
                 done += n + n2;
-                vain = if n + n2 == 0 { vain + 1 } else { 0 };
+                failed_tries = if n + n2 == 0 { failed_tries + 1 } else { 0 };
             }
             // A write is under way, or the page changes during each copy: wait for the writer.
             Outcome::MountPath { done: n } => {
@@ -62,14 +62,14 @@ pub(crate) fn read(
                 if calm.is_none() {
                     drop(o.content.read());
                 }
-                vain = if n == 0 { vain + 1 } else { 0 };
-                if vain >= VAIN_MAX {
+                failed_tries = if n == 0 { failed_tries + 1 } else { 0 };
+                if failed_tries >= FAILED_TRIES_MAX {
                     // A compressed page that cannot be decoded is damaged. The source has it.
                     cx.state.lock().invalidate_page(o, (offset + done as u64) / PAGE);
                 }
             }
         }
-        if vain >= VAIN_MAX && calm.is_none() {
+        if failed_tries >= FAILED_TRIES_MAX && calm.is_none() {
             calm = Some(o.content.read());
         }
     }
@@ -100,19 +100,19 @@ mod tests {
     /// Makes another thread change the file during each read of the source, and waits for it (with a limit:
     /// it may be excluded).
     #[derive(Debug, Default)]
-    struct Meddling {
+    struct ConcurrentWrites {
         reads: AtomicU32,
-        meddler: Mutex<Option<SyncSender<SyncSender<()>>>>,
+        writer: Mutex<Option<SyncSender<SyncSender<()>>>>,
     }
 
-    impl Meddling {
+    impl ConcurrentWrites {
         fn during_reads(&self, at_once: usize) {
             for _ in 0..at_once {
                 self.reads.fetch_add(1, Ordering::Relaxed);
-                let meddler = self.meddler.lock().clone();
-                if let Some(meddler) = meddler {
+                let writer = self.writer.lock().clone();
+                if let Some(writer) = writer {
                     let (done, wait) = std::sync::mpsc::sync_channel(1);
-                    meddler.send(done).unwrap();
+                    writer.send(done).unwrap();
                     assert_ne!(
                         wait.recv_timeout(Duration::from_millis(100)),
                         Err(RecvTimeoutError::Disconnected)
@@ -130,8 +130,8 @@ mod tests {
             ..EngineConfig::default()
         };
         let handles = Arc::new(SegmentHandles::create(&config).unwrap());
-        let meddling = Arc::new(Meddling::default());
-        let during = meddling.clone();
+        let writes = Arc::new(ConcurrentWrites::default());
+        let during = writes.clone();
         let device = HookIo::new(NullIo, move |call| {
             if let Call::Read(at_once) = call {
                 during.during_reads(at_once);
@@ -151,18 +151,18 @@ mod tests {
                     let _ = done.try_send(());
                 }
             });
-            *meddling.meddler.lock() = Some(ask);
+            *writes.writer.lock() = Some(ask);
             let mut buf = vec![1; 16 * 4096];
             assert_eq!(engine.read(o, 0, &mut buf, access).unwrap(), buf.len());
             assert!(buf.iter().all(|&b| b == 0));
-            *meddling.meddler.lock() = None;
+            *writes.writer.lock() = None;
         });
         assert_eq!(engine.check(), Vec::<String>::new());
-        meddling.reads.load(Ordering::Relaxed)
+        writes.reads.load(Ordering::Relaxed)
     }
 
     #[test]
-    fn a_write_elsewhere_does_not_make_a_read_vain() {
+    fn a_write_elsewhere_does_not_fail_a_read() {
         for access in [AccessPath::Preload, AccessPath::Fuse] {
             let needed = reads_needed(access, |engine, o| {
                 engine.write(o, 5 << 20, &[2; 4096]).unwrap();
@@ -177,7 +177,7 @@ mod tests {
             let needed = reads_needed(access, |engine, o| {
                 engine.with_source(o, 0..16 * 4096, |_| Ok(())).unwrap();
             });
-            assert!((1..=super::VAIN_MAX + 1).contains(&needed), "{needed} reads, {access:?}");
+            assert!((1..=super::FAILED_TRIES_MAX + 1).contains(&needed), "{needed} reads, {access:?}");
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::context::Context;
 use crate::file::object::{Object, ObjectId, ObjectRef};
 use crate::file::source::{PathFd, SourceFile};
 use crate::path::resize;
-use crate::segment::flag::{HELD, UNSTABLE};
+use crate::segment::flag::{UNSTABLE, UNSYNCED};
 use crate::state::State as CacheState;
 use crate::tier::park;
 use std::cell::LazyCell;
@@ -86,7 +86,7 @@ pub(crate) fn recover_pages(cx: &Context) -> Recovered {
     for o in &objects {
         match o.dirty_pages() {
             0 => o.restore_times(),
-            _ => o.owe_times(),
+            _ => o.note_second_writeback(),
         }
     }
     resize::adjust_pool(cx);
@@ -152,14 +152,14 @@ fn take_over(
     found: &mut Recovered,
 ) -> bool {
     let flags = cx.handles.frame_flags(at.frame);
-    let held = flags.load(Ordering::Acquire) & HELD;
+    let unsynced = flags.load(Ordering::Acquire) & UNSYNCED;
     let busy = at.entry.state() != State::Present;
-    if (busy && held == 0) || !state.pages.adopt_rmap(at.place, at.frame) {
+    if (busy && unsynced == 0) || !state.pages.adopt_rmap(at.place, at.frame) {
         state.pages.make_absent(at.place, 0);
         found.dropped += 1;
         return false;
     }
-    match held {
+    match unsynced {
         0 => flags.store(0, Ordering::Release),
         UNSTABLE if !busy && **changed => state.dirty.adopt_unstable(flags, o, at.page, since),
         _ => {
@@ -215,10 +215,11 @@ mod tests {
             let lost = std::thread::scope(|scope| {
                 let watcher = scope.spawn(|| {
                     began.store(true, Ordering::Release);
-                    let held = |frame: &u32| handles.frame_flags(*frame).load(Ordering::Relaxed) & HELD != 0;
+                    let unsynced =
+                        |frame: &u32| handles.frame_flags(*frame).load(Ordering::Relaxed) & UNSYNCED != 0;
                     let mut lost = 0;
                     while !ended.load(Ordering::Acquire) {
-                        lost += frames.iter().filter(|frame| !held(frame)).count();
+                        lost += frames.iter().filter(|frame| !unsynced(frame)).count();
                     }
                     lost
                 });

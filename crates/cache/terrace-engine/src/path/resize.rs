@@ -19,7 +19,7 @@ use terrace_shm::{ObjectSlot, PAGE_SIZE};
 const CEILING_MIN: u64 = MEMORY_MIN / 4;
 /// A ceiling that falls by more at once frees frames hastily: moving the used pages of a chunk takes ten
 /// times as long as dropping them.
-const HASTE_ABOVE: u64 = 4 * HUGE as u64;
+const FAST_SHRINK_ABOVE: u64 = 4 * HUGE as u64;
 /// Minimum chunks of the pool, whatever other users of memory need: reads and writes need frames.
 const CHUNKS_MIN: u64 = 2;
 /// Attempts at writeback of pages that block a resize.
@@ -46,15 +46,15 @@ fn objects_bytes(cx: &Context, state: &State) -> u64 {
 /// Fits the pool into the budget. Called when the budget or another user of it has changed, and regularly.
 /// False: pages that are dirty or in use prevent it; the next call continues.
 pub(crate) fn adjust_pool(cx: &Context) -> bool {
-    let hasty = cx.hasty.load(Ordering::Relaxed);
+    let fast_shrink = cx.fast_shrink.load(Ordering::Relaxed);
     set_compressed_limits(cx);
-    if !hasty {
+    if !fast_shrink {
         shrink_compressed(cx);
     }
     limit_frames(cx);
-    let done = if hasty { drop_hastily(cx) } else { drop_chunks(cx) };
-    if hasty {
-        cx.hasty.store(false, Ordering::Relaxed);
+    let done = if fast_shrink { drop_fast(cx) } else { drop_chunks(cx) };
+    if fast_shrink {
+        cx.fast_shrink.store(false, Ordering::Relaxed);
         shrink_compressed(cx);
         // The compressed tier has given memory back by now, for which frames had to go before.
         limit_frames(cx);
@@ -81,13 +81,13 @@ fn limit_frames(cx: &Context) {
         let reserve = limit / 400 + (64 << 10) + Ring::bytes(cx.config.ring_slots) as u64;
         let tier =
             state.compressed.as_ref().map_or(0, |t| t.target().max(t.pool.bytes()) + t.metadata_bytes());
-        let (books, users) = (state.metadata(), cx.counted_memory());
+        let (usage, users) = (state.metadata(), cx.counted_memory());
         let others = objects_bytes(cx, &state) + reserve + state.device_bytes();
         // The index may grow up to its limit. The compressed tier can give back all its memory.
-        let index_growth = (index_max as u64).saturating_sub(books.index.total() as u64);
-        let least = books.total() + index_growth + others + CHUNKS_MIN * HUGE as u64;
+        let index_growth = (index_max as u64).saturating_sub(usage.index.total() as u64);
+        let least = usage.total() + index_growth + others + CHUNKS_MIN * HUGE as u64;
         cx.users_max.store(limit.saturating_sub(least), Ordering::Relaxed);
-        let metadata = books.total().max(full) + others + users + tier;
+        let metadata = usage.total().max(full) + others + users + tier;
         let chunks = (limit.saturating_sub(metadata) / HUGE as u64).max(1);
         let chunks = chunks.min(u64::from(cx.handles.segment.geometry().frames_max) / CHUNK_FRAMES as u64);
         if chunks != cx.chunks.swap(chunks, Ordering::Relaxed) {
@@ -113,7 +113,7 @@ fn drop_chunks(cx: &Context) -> bool {
 }
 
 /// Frees all clean pages above the limit. False: other pages are there.
-fn drop_hastily(cx: &Context) -> bool {
+fn drop_fast(cx: &Context) -> bool {
     let mut end = u32::MAX;
     loop {
         let mut state = cx.state.lock();
@@ -180,8 +180,8 @@ pub(crate) fn set_ceiling(cx: &Context, bytes: u64) {
     let bytes = if bytes < cx.memory.load(Ordering::Relaxed) { bytes.max(CEILING_MIN) } else { u64::MAX };
     let before = cx.budget();
     if cx.ceiling.swap(bytes, Ordering::Relaxed) != bytes {
-        if before.saturating_sub(cx.budget()) > HASTE_ABOVE {
-            cx.hasty.store(true, Ordering::Relaxed);
+        if before.saturating_sub(cx.budget()) > FAST_SHRINK_ABOVE {
+            cx.fast_shrink.store(true, Ordering::Relaxed);
         }
         adjust_pool(cx);
         cx.reclaim_wakeup.signal();
@@ -256,19 +256,19 @@ fn set_compressed_limits(cx: &Context) {
 
 /// Shrinks the compressed pool to its limit, in bounded steps under each lock.
 pub(crate) fn shrink_compressed(cx: &Context) {
-    let mut vain = 0;
+    let mut tries_without_progress = 0;
     loop {
         let mut state = cx.state.lock();
         let Some(tier) = &state.compressed else { return };
         let (before, pages) = (tier.pool.bytes(), tier.pool.stored_pages() as usize);
         // Touched pages survive the first visit. The loop ends after a whole round without progress.
-        if before <= tier.pool.limit() || vain * SHRINK_BATCH > pages {
+        if before <= tier.pool.limit() || tries_without_progress * SHRINK_BATCH > pages {
             return;
         }
         // Dropped pages leave holes; it takes several to free a zspage.
         let gone = state.shrink_compressed(SHRINK_BATCH);
         let moved = gone > 0 || state.compressed.as_ref().is_some_and(|tier| tier.pool.bytes() < before);
-        vain = if moved { 0 } else { vain + 1 };
+        tries_without_progress = if moved { 0 } else { tries_without_progress + 1 };
     }
 }
 

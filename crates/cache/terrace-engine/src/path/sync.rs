@@ -26,9 +26,9 @@ pub(crate) fn flush(cx: &Context, o: &ObjectRef, range: Range<u64>) -> io::Resul
         return Ok(());
     }
     let _writeback = o.writeback.lock();
-    // Owed pages are durable on a target: the source's device is left to urgent requests.
-    let is_owed = o.burst.lock().target.is_some();
-    let is_lazy = is_owed || o.dirty_pages() * PAGE <= KEPT_MAX;
+    // Undestaged pages are durable on a target: the source's device is left to urgent requests.
+    let has_undestaged = o.burst.lock().target.is_some();
+    let is_lazy = has_undestaged || o.dirty_pages() * PAGE <= KEPT_MAX;
     let route = if is_lazy { Route::PageCache } else { Route::DropBehind };
     writeback::write_back_locked(cx, o, range, route)
 }
@@ -84,7 +84,7 @@ pub(crate) fn write_all_back(cx: &Context, sync: bool, counts: impl Fn(&Object) 
         note(None, sync_root(cx));
         for o in cx.objects() {
             note(Some(&o), sync_foreign(cx, &o));
-            note(Some(&o), o.hear_close());
+            note(Some(&o), o.take_close_error());
         }
     }
     for o in &unwritten {
@@ -170,7 +170,7 @@ fn sync_by(cx: &Context, o: &Object, by: impl FnOnce(RawFd) -> io::Result<()>) -
     synced.inspect_err(|e| {
         o.note_error(e);
         cx.state.lock().end_sync(o, u64::MAX, Some(cx.clock.now_ns()));
-        o.owe_times();
+        o.note_second_writeback();
     })
 }
 
@@ -194,7 +194,7 @@ pub(crate) fn stabilize_locked(cx: &Context, o: &Object, data_only: bool) -> io:
     match &synced {
         Ok(()) => cx.dirty_done.notify_all(),
         Err(_) => {
-            o.owe_times();
+            o.note_second_writeback();
             writeback::note_outcome(cx, o, &synced);
         }
     }

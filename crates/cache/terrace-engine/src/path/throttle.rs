@@ -40,13 +40,13 @@ pub(crate) fn dirty_background(cx: &Context) -> u64 {
     u64::from(cx.pool_frames()) * u64::from(cx.config.dirty_background_ratio) / 100
 }
 
-/// Whether more pages are unwritten than background writeback allows, or writers wait. Owed pages can wait
-/// until writers need their room: writeback of a file voids its base (`burst/fsync.rs`), and its fsyncs wait
-/// for the source then.
+/// Whether more pages are unwritten than background writeback allows, or writers wait. Undestaged pages can
+/// wait until writers need their room: writeback of a file voids its base version (`burst/fsync.rs`), and its
+/// fsyncs wait for the source then.
 pub(crate) fn is_much(cx: &Context, state: &State) -> bool {
     let totals = state.dirty.totals;
-    // Owed pages of failing files count as failing, too.
-    let hurried = totals.reclaimable().saturating_sub(totals.owed);
+    // Undestaged pages of failing files count as failing, too.
+    let hurried = totals.reclaimable().saturating_sub(totals.undestaged);
     // Above the limit without a waiting writer: the pool has shrunk.
     let is_full = totals.reclaimable() > dirty_limit(cx) || state.dirty.waiting > 0;
     hurried > dirty_background(cx) || is_full

@@ -27,7 +27,7 @@ const PAGE: u64 = PAGE_SIZE as u64;
 const BATCH: usize = 64;
 
 /// A page under change by a write.
-struct Changing {
+struct ChangedPage {
     page: u64,
     place: Place,
     frame: u32,
@@ -40,7 +40,7 @@ struct Changing {
 }
 
 /// Reason why a batch cannot be prepared.
-enum Obstacle {
+enum PrepareError {
     /// No frame: all are dirty or in use.
     Frames,
     /// No index node.
@@ -106,12 +106,12 @@ fn write_pages(cx: &Context, o: &Object, old_size: u64, offset: u64, data: &[u8]
     while done < data.len() {
         let step = match write_batch(cx, o, old_size, offset + done as u64, &data[done..]) {
             Ok(Ok(n)) => Ok(n),
-            Ok(Err(Obstacle::Frames)) => throttle::wait_for_frames(cx, o, &mut wait).map(|()| 0),
-            Ok(Err(Obstacle::Compressed(page))) => match promote::promote_page(cx, o, page) {
+            Ok(Err(PrepareError::Frames)) => throttle::wait_for_frames(cx, o, &mut wait).map(|()| 0),
+            Ok(Err(PrepareError::Compressed(page))) => match promote::promote_page(cx, o, page) {
                 Err(NotPromoted::NoFrame) => throttle::wait_for_frames(cx, o, &mut wait).map(|()| 0),
                 Ok(()) | Err(NotPromoted::Gone) => Ok(0),
             },
-            Ok(Err(Obstacle::Index)) => {
+            Ok(Err(PrepareError::Index)) => {
                 let n = (PAGE_SIZE - (offset as usize + done) % PAGE_SIZE).min(data.len() - done);
                 write_through(cx, o, offset + done as u64, &data[done..done + n]).map(|()| n)
             }
@@ -133,10 +133,10 @@ fn write_batch(
     old_size: u64,
     at: u64,
     data: &[u8],
-) -> io::Result<Result<usize, Obstacle>> {
+) -> io::Result<Result<usize, PrepareError>> {
     let batch = match prepare(cx, o, at, data.len()) {
         Ok(batch) => batch,
-        Err(obstacle) => return Ok(Err(obstacle)),
+        Err(error) => return Ok(Err(error)),
     };
     let (good, failed) = match fill_for_write(cx, o, &batch, old_size) {
         Ok(()) => (batch.len(), None),
@@ -159,23 +159,23 @@ fn write_batch(
 }
 
 /// Makes the entries of the first pages of `[at, at + len)` Busy, with a frame each.
-fn prepare(cx: &Context, o: &Object, at: u64, len: usize) -> Result<Vec<Changing>, Obstacle> {
+fn prepare(cx: &Context, o: &Object, at: u64, len: usize) -> Result<Vec<ChangedPage>, PrepareError> {
     let mut batch = Vec::with_capacity(BATCH.min(len / PAGE_SIZE + 2));
     let near = cx.near_caller();
     let mut state = cx.state.lock();
-    let (mut pos, mut obstacle) = (at, None);
+    let (mut pos, mut error) = (at, None);
     while pos < at + len as u64 && batch.len() < BATCH {
         let page = pos / PAGE;
         let from = (pos % PAGE) as usize;
         let to = PAGE_SIZE.min(from + (at + len as u64 - pos) as usize);
         let Some(place) = state.pages.index.ensure(o.slot_index(), page) else {
-            obstacle = Some(Obstacle::Index);
+            error = Some(PrepareError::Index);
             break;
         };
         if let Some(below) = state.pages.index.get(place).below() {
             if to - from < PAGE_SIZE && matches!(below, Below::Compressed(_)) {
                 // The write needs the rest of the page, and decompression must not run under the lock.
-                obstacle = Some(Obstacle::Compressed(page));
+                error = Some(PrepareError::Compressed(page));
                 break;
             }
             state.invalidate(place);
@@ -186,7 +186,7 @@ fn prepare(cx: &Context, o: &Object, at: u64, len: usize) -> Result<Vec<Changing
             None => match state.claim_near(near) {
                 Some(frame) => (frame, false),
                 None => {
-                    obstacle = Some(Obstacle::Frames);
+                    error = Some(PrepareError::Frames);
                     break;
                 }
             },
@@ -196,14 +196,14 @@ fn prepare(cx: &Context, o: &Object, at: u64, len: usize) -> Result<Vec<Changing
         if !resident {
             state.map_frame(place, frame);
         }
-        batch.push(Changing { page, place, frame, from, to, resident, shadow: e.shadow() });
+        batch.push(ChangedPage { page, place, frame, from, to, resident, shadow: e.shadow() });
         pos += (to - from) as u64;
     }
     // After all entries are Busy: see `protocol::stamp`.
     state.pages.note_change(o);
     cx.wake_reclaim_if_low(&state);
-    match obstacle {
-        Some(obstacle) if batch.is_empty() => Err(obstacle),
+    match error {
+        Some(error) if batch.is_empty() => Err(error),
         _ => Ok(batch),
     }
 }
@@ -212,7 +212,7 @@ fn prepare(cx: &Context, o: &Object, at: u64, len: usize) -> Result<Vec<Changing
 fn fill_for_write(
     cx: &Context,
     o: &Object,
-    batch: &[Changing],
+    batch: &[ChangedPage],
     old_size: u64,
 ) -> Result<(), (usize, io::Error)> {
     let mut at_source = Vec::new();
@@ -232,7 +232,7 @@ fn fill_for_write(
     }
     // At most the first page and the last one.
     let piece = |&i: &usize| {
-        let Changing { page, frame, .. } = &batch[i];
+        let ChangedPage { page, frame, .. } = &batch[i];
         Piece { object: o, first: *page, frames: std::slice::from_ref(frame) }
     };
     let pieces: Vec<Piece<'_>> = at_source.iter().map(piece).collect();
@@ -240,7 +240,7 @@ fn fill_for_write(
     at_source.into_iter().zip(results).try_for_each(|(i, result)| result.map_err(|e| (i, e)))
 }
 
-fn commit(cx: &Context, o: &Object, batch: &[Changing]) {
+fn commit(cx: &Context, o: &Object, batch: &[ChangedPage]) {
     let now = cx.clock.now_ns();
     let mut state = cx.state.lock();
     for c in batch {
@@ -257,7 +257,7 @@ fn commit(cx: &Context, o: &Object, batch: &[Changing]) {
 }
 
 /// Undoes `prepare` for unreadable pages.
-fn abandon(cx: &Context, batch: &[Changing]) {
+fn abandon(cx: &Context, batch: &[ChangedPage]) {
     let mut state = cx.state.lock();
     for c in batch {
         if c.resident {
@@ -288,7 +288,7 @@ fn write_through(cx: &Context, o: &Object, at: u64, data: &[u8]) -> io::Result<(
 pub(crate) fn truncate(cx: &Context, o: &ObjectRef, size: u64) -> io::Result<()> {
     let _content = o.content.write();
     let _writeback = o.writeback.lock();
-    (cx.burst.settle_locked)(cx, o)?;
+    (cx.burst.destage_locked)(cx, o)?;
     let _change = intent::change(cx, o);
     let writer = o.source().writer()?;
     o.note_change();
@@ -328,7 +328,7 @@ pub(crate) fn with_source<T>(
     let _writeback = o.writeback.lock();
     writeback::write_back_locked(cx, o, range.clone(), writeback::Route::Direct)?;
     sync::stabilize_locked(cx, o, true)?;
-    (cx.burst.settle_locked)(cx, o)?;
+    (cx.burst.destage_locked)(cx, o)?;
     let _change = intent::change(cx, o);
     let (first, last) =
         (range.start / PAGE, range.end.div_ceil(PAGE).saturating_sub(1).max(range.start / PAGE));

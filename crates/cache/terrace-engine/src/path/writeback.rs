@@ -1,7 +1,7 @@
 //! Writeback: dirty pages go to the source, in file order and in large pieces.
 //!
-//! A page under writeback keeps its frame (flag WRITEBACK), and a write meanwhile makes it dirty again. A
-//! page whose writeback fails is dirty again, and every open handle reports the error at its next fsync. The
+//! A page under writeback keeps its frame (flag WRITEBACK), and a write meanwhile makes it dirty again. After
+//! a failed writeback the page is dirty again, and every open handle reports the error at its next fsync. The
 //! same holds for a page that the kernel cannot write from its page cache: see [`crate::state::dirty`].
 
 use crate::context::Context;
@@ -54,20 +54,20 @@ pub(crate) fn write_back_locked(cx: &Context, o: &Object, range: Range<u64>, rou
     let (mut next, end) = (range.start / PAGE, range.end.div_ceil(PAGE));
     let mut result = Ok(());
     while next < end && result.is_ok() {
-        let going = take_dirty(cx, o, next..end);
-        let Some(last) = going.last() else { break };
+        let in_flight = take_dirty(cx, o, next..end);
+        let Some(last) = in_flight.last() else { break };
         next = last.page + 1;
         let _change = intent::change_pages(cx, o);
-        result = write_out(cx, o, &going, route);
+        result = write_out(cx, o, &in_flight, route);
         note_outcome(cx, o, &result);
     }
     restore_times(cx, o);
     result
 }
 
-/// Writes back these pages if they are still dirty and not owed. No target has an older version of them. On
-/// failure they are dirty again, without a report: no caller has relied on them. The caller holds the
-/// object's writeback lock, and a permit for the change.
+/// Writes back these pages if they are still dirty and not undestaged. No target has an older version of
+/// them. On failure they are dirty again, without a report: no caller has relied on them. The caller holds
+/// the object's writeback lock, and a write intent for the change.
 pub(crate) fn write_back_pages(cx: &Context, o: &Object, pages: &[u64], route: Route) -> io::Result<()> {
     write_out(cx, o, &take_still_dirty(cx, o, pages), route)
 }
@@ -100,15 +100,15 @@ pub(crate) fn note_outcome(cx: &Context, o: &Object, result: &io::Result<()>) {
 fn take_dirty(cx: &Context, o: &Object, pages: Range<u64>) -> Vec<InFlightPage> {
     let mut state = cx.state.lock();
     let first = o.dirty.lock().first(pages, BATCH);
-    let mut going = Vec::with_capacity(first.len());
+    let mut in_flight = Vec::with_capacity(first.len());
     for page in first {
         let frame = state.begin_writeback(o, page);
-        going.push(InFlightPage { page, frame });
+        in_flight.push(InFlightPage { page, frame });
     }
-    going
+    in_flight
 }
 
-/// As [`take_dirty`], for given pages, without owed ones.
+/// As [`take_dirty`], for given pages, without undestaged ones.
 pub(crate) fn take_still_dirty(cx: &Context, o: &Object, pages: &[u64]) -> Vec<InFlightPage> {
     let mut state = cx.state.lock();
     let still: Vec<u64> = {
@@ -118,12 +118,12 @@ pub(crate) fn take_still_dirty(cx: &Context, o: &Object, pages: &[u64]) -> Vec<I
     still.into_iter().map(|page| InFlightPage { page, frame: state.begin_writeback(o, page) }).collect()
 }
 
-fn write_out(cx: &Context, o: &Object, going: &[InFlightPage], route: Route) -> io::Result<()> {
+fn write_out(cx: &Context, o: &Object, in_flight: &[InFlightPage], route: Route) -> io::Result<()> {
     o.note_change();
-    let (mut ops, tail) = match operations(cx, o, going, route) {
+    let (mut ops, tail) = match operations(cx, o, in_flight, route) {
         Ok(ops) => ops,
         Err(e) => {
-            complete_writeback(cx, o, going, std::iter::repeat(WritebackOutcome::Failed));
+            complete_writeback(cx, o, in_flight, std::iter::repeat(WritebackOutcome::Failed));
             return Err(e);
         }
     };
@@ -141,8 +141,8 @@ fn write_out(cx: &Context, o: &Object, going: &[InFlightPage], route: Route) -> 
     // Operations are in the order of the pages, and cover all of them.
     let outcomes =
         ops.iter().flat_map(|op| std::iter::repeat_n(outcome(op), bytes(&op.bufs).div_ceil(PAGE_SIZE)));
-    complete_writeback(cx, o, going, outcomes);
-    cx.counters.written_back.fetch_add(going.len() as u64, Ordering::Relaxed);
+    complete_writeback(cx, o, in_flight, outcomes);
+    cx.counters.written_back.fetch_add(in_flight.len() as u64, Ordering::Relaxed);
     ops.into_iter().map(|op| op.result).find(|r| r.is_err()).unwrap_or(Ok(()))
 }
 
@@ -152,7 +152,7 @@ fn write_out(cx: &Context, o: &Object, going: &[InFlightPage], route: Route) -> 
 fn operations(
     cx: &Context,
     o: &Object,
-    going: &[InFlightPage],
+    in_flight: &[InFlightPage],
     route: Route,
 ) -> io::Result<(Vec<WriteOp>, Option<Arc<DataFd>>)> {
     let size = o.size().max(o.growing.load(Ordering::Acquire));
@@ -161,7 +161,7 @@ fn operations(
     let drop_behind = route == Route::DropBehind;
     let mut tail = None;
     let mut ops: Vec<WriteOp> = Vec::new();
-    for g in going {
+    for g in in_flight {
         let at = g.page * PAGE;
         debug_assert!(at < size, "dirty page beyond the end");
         let len = size.saturating_sub(at).min(PAGE) as usize;
@@ -191,12 +191,12 @@ fn operations(
 fn complete_writeback(
     cx: &Context,
     o: &Object,
-    going: &[InFlightPage],
+    in_flight: &[InFlightPage],
     outcomes: impl Iterator<Item = WritebackOutcome>,
 ) {
     let now = cx.clock.now_ns();
     let mut state = cx.state.lock();
-    for (g, outcome) in going.iter().zip(outcomes) {
+    for (g, outcome) in in_flight.iter().zip(outcomes) {
         state.end_writeback(o, g.page, g.frame, outcome, now);
     }
 }

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_are_told_from_processes() {
+    fn threads_are_distinguished_from_processes() {
         let own = || rustix::thread::gettid().as_raw_nonzero().get() as u32;
         let process = std::process::id();
         assert!(is_leader(process) && is_leader(1));

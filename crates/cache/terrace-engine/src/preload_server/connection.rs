@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use terrace_shm::proto::{Hint, Reply, Request};
 
 /// Longest silence of a connection without a registered client.
-const STRANGER_IDLE: Duration = Duration::from_secs(10);
+const UNREGISTERED_IDLE_MAX: Duration = Duration::from_secs(10);
 /// Maximum number of descriptors in one message.
 pub(super) const SHOWN_MAX: usize = 4;
 
@@ -36,10 +36,10 @@ impl Connection {
             flushing: Arc::new(AtomicBool::new(false)),
         }
     }
-    pub(super) fn is_idle_stranger(&self) -> bool {
+    pub(super) fn is_idle_unregistered(&self) -> bool {
         self.client.is_none()
             && !self.flushing.load(Ordering::Acquire)
-            && self.last_word.elapsed() > STRANGER_IDLE
+            && self.last_word.elapsed() > UNREGISTERED_IDLE_MAX
     }
 }
 

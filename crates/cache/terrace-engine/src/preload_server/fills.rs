@@ -40,7 +40,7 @@ pub(super) fn drain_loop(cx: &Context, clients: &Clients, wakeup: &OwnedFd) {
             continue;
         }
         let idle = last.elapsed();
-        let nap_ms = if idle < EAGER {
+        let pause_ms = if idle < EAGER {
             2
         } else if idle < Duration::from_secs(1) {
             10
@@ -48,7 +48,7 @@ pub(super) fn drain_loop(cx: &Context, clients: &Clients, wakeup: &OwnedFd) {
             100
         };
         header.drainer_sleeps.store(1, Ordering::SeqCst);
-        let timeout = Timespec { tv_sec: 0, tv_nsec: nap_ms * 1_000_000 };
+        let timeout = Timespec { tv_sec: 0, tv_nsec: pause_ms * 1_000_000 };
         let _ = poll(&mut [PollFd::new(wakeup, PollFlags::IN)], Some(&timeout));
         header.drainer_sleeps.store(0, Ordering::SeqCst);
         let _ = rustix::io::read(wakeup, &mut [0u8; 8]);
@@ -138,7 +138,7 @@ fn drain(cx: &Context, client: &Client) -> usize {
 fn accept(cx: &Context, offers: &[Offer], trusted: &Trusted) -> Vec<Fill> {
     let mut accepted: Vec<Fill> = Vec::with_capacity(offers.len());
     let mut named: HashMap<(ObjectId, u64), ()> = HashMap::new();
-    let mut asked_back: Vec<(ObjectRef, u64)> = Vec::new();
+    let mut to_promote: Vec<(ObjectRef, u64)> = Vec::new();
     let mut state = cx.state.lock();
     for offer in offers {
         let (id, page) = (offer.id, offer.page);
@@ -150,7 +150,7 @@ fn accept(cx: &Context, offers: &[Offer], trusted: &Trusted) -> Vec<Fill> {
         let Some(NotInMemory { before: ours, on_device, .. }) = state.pages.snapshot(&object, page) else {
             // A name only, of a page that is in memory: the client has read it in the compressed tier, more
             // than once.
-            asked_back.push((object, page));
+            to_promote.push((object, page));
             continue;
         };
         let content = offer.len > 0
@@ -163,7 +163,7 @@ fn accept(cx: &Context, offers: &[Offer], trusted: &Trusted) -> Vec<Fill> {
     }
     cx.wake_reclaim_if_low(&state);
     drop(state);
-    promote::promote_pages(cx, asked_back.iter().map(|(o, page)| (&**o, *page)));
+    promote::promote_pages(cx, to_promote.iter().map(|(o, page)| (&**o, *page)));
     accepted
 }
 

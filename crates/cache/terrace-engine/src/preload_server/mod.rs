@@ -27,9 +27,9 @@ use std::time::{Duration, Instant};
 use workers::Workers;
 
 /// Largest number of connections beside those of registered clients, for requests without registration.
-const STRANGERS_MAX: usize = 256;
+const UNREGISTERED_MAX: usize = 256;
 /// Pause of accepts after a shortage of descriptors.
-const ACCEPT_REST: Duration = Duration::from_millis(200);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// Serves clients on a listening SOCK_SEQPACKET socket until the engine stops. Starts the drainer.
 ///
@@ -49,11 +49,11 @@ pub(crate) fn serve(cx: &Arc<Context>, clients: &Arc<Clients>, listener: &OwnedF
     // the first message of a fast client, which was then refused.
     rustix::net::sockopt::set_socket_passcred(listener, true)?;
     let mut connections: Vec<Connection> = Vec::new();
-    let mut rest_until = Instant::now();
+    let mut accept_at = Instant::now();
     while !cx.is_stopping() {
-        connections.retain(|c| !c.is_idle_stranger());
-        let full = connections.len() >= clients.clients_max + STRANGERS_MAX;
-        let accepting = !full && Instant::now() >= rest_until;
+        connections.retain(|c| !c.is_idle_unregistered());
+        let full = connections.len() >= clients.clients_max + UNREGISTERED_MAX;
+        let accepting = !full && Instant::now() >= accept_at;
         for i in ready(listener, accepting, &connections)?.into_iter().rev() {
             if i > 0 && !requests::answer(cx, clients, &workers, &mut connections[i - 1]) {
                 if let Some(client) = connections.swap_remove(i - 1).client {
@@ -63,7 +63,7 @@ pub(crate) fn serve(cx: &Arc<Context>, clients: &Arc<Clients>, listener: &OwnedF
                 match rustix::net::accept_with(listener, rustix::net::SocketFlags::CLOEXEC) {
                     Ok(socket) => connections.push(Connection::new(socket)),
                     // Serve the accepted clients: a listener that stays ready must not keep this loop busy.
-                    Err(_) => rest_until = Instant::now() + ACCEPT_REST,
+                    Err(_) => accept_at = Instant::now() + ACCEPT_PAUSE,
                 }
             }
         }
@@ -77,7 +77,7 @@ fn ready(listener: &OwnedFd, accepting: bool, connections: &[Connection]) -> io:
     let wanted = if accepting { PollFlags::IN } else { PollFlags::empty() };
     let mut fds = vec![PollFd::new(listener, wanted)];
     fds.extend(connections.iter().map(|c| PollFd::new(&*c.socket, PollFlags::IN)));
-    let timeout = Timespec { tv_sec: 0, tv_nsec: ACCEPT_REST.subsec_nanos().into() };
+    let timeout = Timespec { tv_sec: 0, tv_nsec: ACCEPT_PAUSE.subsec_nanos().into() };
     match poll(&mut fds, Some(&timeout)) {
         Ok(_) | Err(Errno::INTR) => {}
         Err(e) => return Err(e.into()),

@@ -29,7 +29,7 @@ pub(super) fn answer(cx: &Arc<Context>, clients: &Clients, workers: &Workers, c:
         workers.close(cx, message.fds);
         return hints::take(cx, c, &hint);
     }
-    let goes_on = message.request.is_some_and(|request| {
+    let stays_connected = message.request.is_some_and(|request| {
         match (request.op, request.version) {
             // A worker thread answers. A second request before the answer is an error of the client.
             (proto::FLUSH, LAYOUT_VERSION) => return workers.flush(c).is_ok(),
@@ -42,7 +42,7 @@ pub(super) fn answer(cx: &Arc<Context>, clients: &Clients, workers: &Workers, c:
         reply_to(cx, clients, c, request, message.cred, message.fds.first()).is_ok()
     });
     workers.close(cx, message.fds);
-    goes_on
+    stays_connected
 }
 
 fn reply_to(

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! miss ■□□□□□□□□□□□ next        □ read along with the miss, or fetched by workers
-//!       ▲ marked: once it is touched, the workers fetch the window from `next` on, whose first page is marked then
+//!       ▲ marked: once it is touched, the workers fetch the window from `next` on and mark its first page
 //! ```
 //! A hit is one store of a client and causes no event, so the marks are polled once per millisecond while
 //! they are young. A faster reader misses at `next`, and continues as without a mark.

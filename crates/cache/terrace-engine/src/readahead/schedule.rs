@@ -20,24 +20,24 @@ use terrace_policy::prefetch::Span;
 
 /// Interval between looks while a program is on its way; number of looks without events that end this phase;
 /// interval afterwards.
-const NAP: Duration = Duration::from_millis(1);
-const LONG_NAP: Duration = Duration::from_millis(50);
+const LOOK_INTERVAL: Duration = Duration::from_millis(1);
+const LOOK_INTERVAL_IDLE: Duration = Duration::from_millis(50);
 const BUSY_LOOKS: u32 = 50;
 /// Largest number of queued jobs: the rest of the queue is for hints and strides.
 const JOBS_WAITING_MAX: usize = 32;
 /// Pieces per job, once enough pieces are ahead to keep all workers busy.
 const PIECES_A_JOB: usize = 4;
 const PIECES_FOR_ALL: u64 = 64;
-/// Largest number of files held at once.
+/// Largest number of open files.
 const FILES_MAX: usize = 64;
 /// Largest share of memory for a schedule. The end of a longer one is omitted.
 const MEMORY_SHARE: u64 = 16;
 
 /// Access to the files of a schedule: the engine does not know names.
 pub trait ScheduledFiles: Send {
-    /// Holds a file. None: it does not exist, or differs from the recorded one.
-    fn hold(&mut self, file: u32) -> Option<ObjectRef>;
-    /// Releases a held file.
+    /// Opens a file. None: it does not exist, or differs from the recorded one.
+    fn open(&mut self, file: u32) -> Option<ObjectRef>;
+    /// Releases an open file.
     fn release(&mut self, file: u32);
 }
 
@@ -55,8 +55,8 @@ pub(crate) fn pieces(schedule: &Schedule, memory_bytes: u64) -> Vec<Piece> {
     schedule.spans.iter().flat_map(cut).take(usize::try_from(max).unwrap_or(usize::MAX)).collect()
 }
 
-/// A held file, and the last piece requested of it.
-struct PinnedFile {
+/// An open file, and the last piece requested of it.
+struct OpenFile {
     object: ObjectRef,
     last: u32,
 }
@@ -65,7 +65,7 @@ struct Walk<'a> {
     cx: &'a Context,
     follower: Follower,
     files: Box<dyn ScheduledFiles>,
-    held: HashMap<u32, PinnedFile>,
+    opened: HashMap<u32, OpenFile>,
     by_object: HashMap<ObjectId, u32>,
     left_out: HashSet<u32>,
 }
@@ -76,7 +76,7 @@ pub(crate) fn follow(cx: &Context, pieces: Vec<Piece>, files: Box<dyn ScheduledF
     let mut quiet = 0;
     while !cx.is_stopping() && walk.follower.end().is_none() {
         let long = quiet >= BUSY_LOOKS;
-        let happened = walk.look(if long { LONG_NAP } else { NAP }, long);
+        let happened = walk.look(if long { LOOK_INTERVAL_IDLE } else { LOOK_INTERVAL }, long);
         quiet = if happened { 0 } else { quiet + 1 };
     }
     walk.finish();
@@ -89,20 +89,20 @@ impl Walk<'_> {
             cx,
             follower: Follower::new(pieces),
             files,
-            held: HashMap::new(),
+            opened: HashMap::new(),
             by_object: HashMap::new(),
             left_out: HashSet::new(),
         }
     }
 
     /// One look. True: there were events.
-    fn look(&mut self, nap: Duration, long: bool) -> bool {
-        let told = self.cx.followed.take(nap, long);
+    fn look(&mut self, interval: Duration, long: bool) -> bool {
+        let events = self.cx.followed.take(interval, long);
         let now_ns = self.cx.clock.now_ns();
-        for (number, mask) in &told.landed {
+        for (number, mask) in &events.landed {
             self.follower.landed(*number, *mask, now_ns);
         }
-        for miss in &told.missed {
+        for miss in &events.missed {
             if let Some(&file) = self.by_object.get(&miss.object) {
                 self.follower.missed(file, miss.first, miss.pages, now_ns);
             }
@@ -110,9 +110,9 @@ impl Walk<'_> {
         let used = self.used();
         used.iter().for_each(|number| self.follower.used(*number, now_ns));
         self.judge();
-        let asked = self.ask(now_ns);
+        let requested = self.request_due(now_ns);
         self.show();
-        asked || !used.is_empty() || !told.landed.is_empty() || !told.missed.is_empty()
+        requested || !used.is_empty() || !events.landed.is_empty() || !events.missed.is_empty()
     }
 
     /// Watched pieces with pages that a program has used.
@@ -123,8 +123,8 @@ impl Walk<'_> {
         }
         let state = self.cx.state.lock();
         let is_used = |&(number, page): &(u32, u64)| {
-            let held = self.held.get(&self.follower.piece(number).file);
-            held.is_some_and(|held| state.is_page_used(&held.object, page))
+            let opened = self.opened.get(&self.follower.piece(number).file);
+            opened.is_some_and(|opened| state.is_page_used(&opened.object, page))
         };
         watched.into_iter().filter(is_used).map(|(number, _)| number).collect()
     }
@@ -139,18 +139,18 @@ impl Walk<'_> {
             let Piece { file, first, .. } = self.follower.piece(number);
             let pages = (0..u64::from(u32::BITS)).filter(|bit| mask >> bit & 1 == 1).map(|bit| first + bit);
             let used = self
-                .held
+                .opened
                 .get(&file)
-                .map_or(0, |held| pages.filter(|page| state.is_page_used(&held.object, *page)).count());
+                .map_or(0, |opened| pages.filter(|page| state.is_page_used(&opened.object, *page)).count());
             self.follower.judge(number, used as u32);
         }
     }
 
     /// Queues the pieces that may be fetched now.
-    fn ask(&mut self, now_ns: u64) -> bool {
+    fn request_due(&mut self, now_ns: u64) -> bool {
         // A quarter of the readahead room is left to hints and strides.
         let pages_max = u64::from(self.cx.pool_frames()) / u64::from(crate::state::ahead::SHARE) * 3 / 4;
-        let mut asked = false;
+        let mut requested = false;
         while self.cx.jobs.waiting() < JOBS_WAITING_MAX {
             let a_job = if self.follower.window() < PIECES_FOR_ALL { 1 } else { PIECES_A_JOB };
             let numbers: Vec<u32> =
@@ -158,23 +158,23 @@ impl Walk<'_> {
             if numbers.is_empty() {
                 break;
             }
-            asked = true;
+            requested = true;
             let same_file = |a: &u32, b: &u32| self.follower.piece(*a).file == self.follower.piece(*b).file;
             let parts: Vec<Vec<u32>> = numbers.chunk_by(same_file).map(<[u32]>::to_vec).collect();
-            parts.iter().for_each(|part| self.ask_for(part));
+            parts.iter().for_each(|part| self.request(part));
         }
-        asked
+        requested
     }
 
     /// Queues pieces of one file.
-    fn ask_for(&mut self, numbers: &[u32]) {
+    fn request(&mut self, numbers: &[u32]) {
         let file = self.follower.piece(numbers[0]).file;
         let spans = numbers.iter().map(|&number| {
             let Piece { pages, first, .. } = self.follower.piece(number);
             (number, Span { first, pages: pages.into() })
         });
         let spans = spans.collect();
-        let pushed = match self.hold(file, numbers[numbers.len() - 1]) {
+        let pushed = match self.open(file, numbers[numbers.len() - 1]) {
             Some(object) => self.cx.jobs.push(Job::Scheduled(object, spans)),
             None => false,
         };
@@ -183,32 +183,32 @@ impl Walk<'_> {
         }
     }
 
-    fn hold(&mut self, file: u32, last: u32) -> Option<ObjectRef> {
-        if let Some(held) = self.held.get_mut(&file) {
-            held.last = last;
-            return Some(held.object.clone());
+    fn open(&mut self, file: u32, last: u32) -> Option<ObjectRef> {
+        if let Some(opened) = self.opened.get_mut(&file) {
+            opened.last = last;
+            return Some(opened.object.clone());
         }
         if self.left_out.contains(&file) {
             return None;
         }
-        let Some(object) = self.files.hold(file) else {
+        let Some(object) = self.files.open(file) else {
             self.left_out.insert(file);
             return None;
         };
-        if self.held.len() >= FILES_MAX
-            && let Some((&oldest, _)) = self.held.iter().min_by_key(|(_, held)| held.last)
+        if self.opened.len() >= FILES_MAX
+            && let Some((&oldest, _)) = self.opened.iter().min_by_key(|(_, opened)| opened.last)
         {
             self.release(oldest);
         }
         self.by_object.insert(object.id(), file);
-        self.held.insert(file, PinnedFile { object: object.clone(), last });
+        self.opened.insert(file, OpenFile { object: object.clone(), last });
         Some(object)
     }
 
     fn release(&mut self, file: u32) {
-        if let Some(held) = self.held.remove(&file) {
-            self.by_object.remove(&held.object.id());
-            drop(held);
+        if let Some(opened) = self.opened.remove(&file) {
+            self.by_object.remove(&opened.object.id());
+            drop(opened);
             self.files.release(file);
         }
     }
@@ -231,8 +231,8 @@ impl Walk<'_> {
     fn finish(mut self) {
         self.cx.followed.set_active(false);
         self.show();
-        let held: Vec<u32> = self.held.keys().copied().collect();
-        held.into_iter().for_each(|file| self.release(file));
+        let opened: Vec<u32> = self.opened.keys().copied().collect();
+        opened.into_iter().for_each(|file| self.release(file));
         self.cx.followed.bytes.store(0, Ordering::Relaxed);
     }
 }

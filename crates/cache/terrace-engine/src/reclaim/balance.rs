@@ -67,10 +67,10 @@ pub(crate) fn rebalance(cx: &Context, clock: &mut BalanceClock) -> i64 {
     let Some(compressed) = &mut state.compressed else { return 0 };
     let compressing = compressed.balancer.compresses();
     let moved = compressed.rebalance(hits, read, past, clock.processors);
-    let rests = compressing && !compressed.balancer.compresses();
+    let stopped = compressing && !compressed.balancer.compresses();
     let TierBalancer { costs, idle, cpu_share, .. } = compressed.balancer;
     drop(state);
-    if rests {
+    if stopped {
         tracing::info!(
             "the compressed tier does not pay and is suspended: {costs:?}, idle share {idle:.2}, CPU share {cpu_share:.2}"
         );

@@ -46,13 +46,13 @@ pub(crate) fn reclaim_loop(cx: &Context) {
                 }
             }
         }
-        back_hasty_chunks(cx);
+        back_new_chunks(cx);
     }
 }
 
 /// Gives huge pages to chunks that came into use without. A chunk with pages under I/O is tried again later.
-fn back_hasty_chunks(cx: &Context) {
-    let chunks = std::mem::take(&mut cx.state.lock().hasty_chunks);
+fn back_new_chunks(cx: &Context) {
+    let chunks = std::mem::take(&mut cx.state.lock().unbacked_chunks);
     let mut again = Vec::new();
     for chunk in chunks {
         let backed = resize::back_with_memory(cx, chunk);
@@ -63,7 +63,7 @@ fn back_hasty_chunks(cx: &Context) {
     }
     let mut state = cx.state.lock();
     let populated = state.frames.populated();
-    state.hasty_chunks.extend(again.into_iter().filter(|&c| c < populated));
+    state.unbacked_chunks.extend(again.into_iter().filter(|&c| c < populated));
 }
 
 /// One step towards the high watermark. False: it is reached, or no frame can be freed.

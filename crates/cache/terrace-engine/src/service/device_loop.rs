@@ -6,7 +6,7 @@ use crate::context::Context;
 use crate::device::format::{Geometry, Record};
 use crate::device::io::DeviceIo;
 use crate::device::scan::{Scanned, ScannedFile, scan};
-use crate::device::superblock::{self, OwedPages};
+use crate::device::superblock::{self, UndestagedMark};
 use crate::file::identity::SETTLES;
 use crate::file::object::ObjectId;
 use crate::state::device::{Device, Parked, Restored};
@@ -47,8 +47,8 @@ pub(crate) fn device_loop(cx: &Context, device: &DeviceIo) {
     let mut recorded = Instant::now();
     while !cx.is_stopping() && !device.is_ending() {
         trouble::note_trouble(cx, device);
-        park::bring_back(cx, device.number);
-        fsync::settle_due(cx, device);
+        park::restore_parked(cx, device.number);
+        fsync::destage_due(cx, device);
         while !cx.is_stopping() && organize::reclaim_one(cx, device) {}
         if recorded.elapsed() >= RECORD_EVERY {
             record_identities(cx, device);
@@ -72,13 +72,13 @@ fn open(cx: &Context, device: &DeviceIo) -> io::Result<()> {
     writer.look_again(device)?;
     let began = Instant::now();
     let mut scanned = scan(&*device.medium, &writer.superblock, &mut |_| {})?;
-    let owed = std::mem::take(&mut scanned.owed);
-    if cx.config.durable_in_tier && device.medium.takes_owed() {
-        writer.superblock.owed = OwedPages::Perhaps;
-    } else if owed.files.is_empty() && writer.superblock.owed == OwedPages::Perhaps {
-        writer.superblock.owed = OwedPages::Settled;
+    let undestaged = std::mem::take(&mut scanned.undestaged);
+    if cx.config.durable_in_tier && device.medium.takes_undestaged() {
+        writer.superblock.undestaged = UndestagedMark::Perhaps;
+    } else if undestaged.files.is_empty() && writer.superblock.undestaged == UndestagedMark::Perhaps {
+        writer.superblock.undestaged = UndestagedMark::Destaged;
     }
-    let owes = writer.superblock.owed == OwedPages::Perhaps;
+    let has_undestaged = writer.superblock.undestaged == UndestagedMark::Perhaps;
     superblock::begin(&*device.medium, &mut writer.superblock, now(cx))?;
     writer.filling = scanned.next;
     let restored = restore(device, writer.superblock.geometry, scanned);
@@ -86,9 +86,9 @@ fn open(cx: &Context, device: &DeviceIo) -> io::Result<()> {
     let name = &device.name;
     let files = restored.parked.len();
     tracing::info!("tier {name}: {pages} pages of {files} files found in {:?}", began.elapsed());
-    fsync::adopt(cx, device, owed);
+    fsync::adopt(cx, device, undestaged);
     cx.state.lock().install(device.number, restored);
-    device.set_may_owe(owes);
+    device.set_may_have_undestaged(has_undestaged);
     Ok(())
 }
 
@@ -152,7 +152,7 @@ fn identity(cx: &Context, number: usize, id: ObjectId) -> Option<(ObjectId, u64,
         return Some((id, digest, 0));
     };
     let wrote = o.slot().write_clock.load(Ordering::Acquire);
-    Some((id, park::believable(cx, &o)?, wrote))
+    Some((id, park::valid_identity(cx, &o)?, wrote))
 }
 
 /// Adds clients' reads to the costs of source and targets.
@@ -170,7 +170,12 @@ pub(crate) fn close(cx: &Context) {
     }
     hibernate::hibernate(cx);
     // Files written just now have no settled identity yet. One pause covers all targets.
-    if cx.state.lock().targets.as_ref().is_some_and(|targets| targets.all.iter().any(Device::owes_identities))
+    if cx
+        .state
+        .lock()
+        .targets
+        .as_ref()
+        .is_some_and(|targets| targets.all.iter().any(Device::has_unrecorded_identities))
     {
         std::thread::sleep(SETTLES);
     }
@@ -181,9 +186,10 @@ pub(crate) fn close(cx: &Context) {
         // Nothing is written after the clean superblock.
         let end = |targets: &mut Targets| targets.at_mut(device.number).is_some_and(Device::end);
         let ended = cx.state.lock().targets.as_mut().is_some_and(end);
-        let settled = on_target(&mut cx.state.lock(), device.number, |of| of.owed.is_empty()) == Some(true);
-        if settled && writer.superblock.owed == OwedPages::Perhaps {
-            writer.superblock.owed = OwedPages::Settled;
+        let destaged =
+            on_target(&mut cx.state.lock(), device.number, |of| of.undestaged.is_empty()) == Some(true);
+        if destaged && writer.superblock.undestaged == UndestagedMark::Perhaps {
+            writer.superblock.undestaged = UndestagedMark::Destaged;
         }
         if ended && let Err(e) = superblock::end(&*device.medium, &mut writer.superblock, now(cx)) {
             append::give_up(cx, device.number, &e);

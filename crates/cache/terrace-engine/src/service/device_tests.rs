@@ -179,7 +179,7 @@ fn short_gaps_on_the_device_are_read_from_the_source() {
             state.pages.make_absent(place, 0);
             let device = &mut state.targets.as_mut().unwrap().all[0];
             device.kill(slot);
-            device.bury(objects[0].id(), page, page);
+            device.queue_tombstone(objects[0].id(), page, page);
         }
         cut.push(below.is_some());
     }
@@ -223,7 +223,7 @@ fn long_run_is_read_from_both_places_at_once() {
         state.pages.make_absent(places[page].unwrap(), 0);
         let device = &mut state.targets.as_mut().unwrap().all[0];
         device.kill(slot);
-        device.bury(o.id(), page as u64, page as u64);
+        device.queue_tombstone(o.id(), page as u64, page as u64);
     }
     drop(state);
     let hits = || engine.stats().tiers.pop().unwrap().hits;
@@ -262,7 +262,7 @@ fn device_with_failing_short_or_slow_calls_shows_no_wrong_page() {
 
 /// Neither the state lock nor an object's lock is held during a read of the device.
 #[test]
-fn hanging_read_of_the_device_holds_up_nobody_else() {
+fn hanging_read_of_the_device_delays_no_other_read() {
     let mut w = Fixture::new(without_compression());
     let io = Troubled::of(&w);
     let (engine, objects) = w.start_on(io.clone());
@@ -326,7 +326,7 @@ fn check_finds_a_key_that_nothing_names() {
     drop(state);
     let bad = engine.check();
     assert!(bad.len() == 1 && bad[0].contains(&format!("page {page}: nothing names")), "{bad:?}");
-    all(&engine)[0].bury(objects[0].id(), page, page);
+    all(&engine)[0].queue_tombstone(objects[0].id(), page, page);
     assert_eq!(engine.check(), Vec::<String>::new());
     engine.shutdown().unwrap();
 }

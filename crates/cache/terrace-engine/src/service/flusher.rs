@@ -71,7 +71,7 @@ fn write_back_due(cx: &Context) {
         let (none, failed_at) = {
             let dirty = o.dirty.lock();
             (
-                dirty.dirty.is_empty() && dirty.owed.is_empty(),
+                dirty.dirty.is_empty() && dirty.undestaged.is_empty(),
                 Some(dirty.failed_at).filter(|_| dirty.errno != 0),
             )
         };
@@ -91,13 +91,13 @@ fn write_back_due(cx: &Context) {
 /// on a target.
 pub(crate) fn stabilize_due(cx: &Context) {
     let much = too_much(cx);
-    let since = cx.clock.now_ns().saturating_sub(cx.last_owed_ns.load(Ordering::Relaxed));
+    let since = cx.clock.now_ns().saturating_sub(cx.last_target_fsync_ns.load(Ordering::Relaxed));
     let is_over = since >= BURST_OVER.as_nanos() as u64;
     // A locked burst is in progress.
-    let owes = |o: &Object| o.burst.try_lock().is_some_and(|burst| burst.target.is_some());
+    let has_undestaged = |o: &Object| o.burst.try_lock().is_some_and(|burst| burst.target.is_some());
     let mut due = cx.unwritten_objects();
     due.retain(|o| {
-        let may_go = much || is_over && owes(o);
+        let may_go = much || is_over && has_undestaged(o);
         let dirty = o.dirty.lock();
         !dirty.unstable.is_empty() && (may_go || is_old(cx, dirty.unstable_since))
     });

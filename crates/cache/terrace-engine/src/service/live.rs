@@ -121,7 +121,7 @@ pub(crate) fn add(
         let targets = state.targets.get_or_insert_with(|| Targets::new(Vec::new(), frames_max, Vec::new()));
         change(cx, targets, Some(more), levels);
         cx.devices.put(device.clone());
-        tell_clients(cx);
+        notify_clients(cx);
     }
     resize::adjust_pool(cx);
     Ok(device)
@@ -135,7 +135,7 @@ fn change(cx: &Context, targets: &mut Targets, more: Option<Device>, levels: &Le
 
 /// Makes clients request the targets again before their next read of one. Called under the state lock, before
 /// an entry names a slot of a new one.
-fn tell_clients(cx: &Context) {
+fn notify_clients(cx: &Context) {
     cx.handles.segment.header().targets.fetch_add(1, Ordering::AcqRel);
 }
 
@@ -194,7 +194,7 @@ pub(crate) fn remove(cx: &Context, number: usize, levels: &Levels) {
             change(cx, targets, None, levels);
         }
         drop(cx.devices.take(number));
-        tell_clients(cx);
+        notify_clients(cx);
     }
     resize::adjust_pool(cx);
     let began = Instant::now();
@@ -250,7 +250,7 @@ pub(crate) fn resize(cx: &Context, config: &DeviceConfig) -> io::Result<Arc<Targ
             let level = of.config.level;
             of.resize(DeviceConfig { level, ..config.clone() }, table.table.clone());
             device.set_table(table.clone());
-            tell_clients(cx);
+            notify_clients(cx);
         }
     }
     drop(writer);

@@ -247,7 +247,7 @@ fn daemon_killed_amid_a_change_leaves_no_wrong_page() {
 
 /// Memory has pages from before the change: no target may keep them under the file's new identity.
 #[test]
-fn file_changed_while_no_daemon_lives_is_not_believed() {
+fn file_changed_while_no_daemon_runs_is_read_anew() {
     let w = world(&[(8 * MIB, 0)]);
     let config = w.config();
     let handles = Arc::new(SegmentHandles::create(&config).unwrap());
@@ -259,7 +259,7 @@ fn file_changed_while_no_daemon_lives_is_not_believed() {
     w.sources[0].write_all_at(b"changed", 0).unwrap();
     std::thread::sleep(crate::file::identity::SETTLES);
     let (engine, objects) = w.start_after_a_kill(config, handles);
-    let believed = |file: usize| crate::tier::park::believable(&engine.cx, &objects[file]).is_some();
+    let believed = |file: usize| crate::tier::park::valid_identity(&engine.cx, &objects[file]).is_some();
     assert!(!believed(0) && believed(1));
 }
 

@@ -3,7 +3,7 @@
 use super::testing::{Fixture, PAGE, without_compression};
 use crate::file::identity::SETTLES;
 use crate::file::object::ObjectRef;
-use crate::tier::park::{FEW_BYTES, believable};
+use crate::tier::park::{FEW_BYTES, valid_identity};
 use crate::{AccessPath, Engine};
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -17,7 +17,7 @@ fn just_changed(engine: &Engine, file: &File, len: u64) -> ObjectRef {
         file.set_len(0).unwrap();
         file.set_len(len).unwrap();
         let o = engine.object(id, file.as_raw_fd(), len).unwrap();
-        if o.unproved_until.swap(u64::MAX, Ordering::Relaxed) != 0 {
+        if o.identity_due_ns.swap(u64::MAX, Ordering::Relaxed) != 0 {
             return o;
         }
         engine.forget_object(id).unwrap();
@@ -44,17 +44,17 @@ fn file_opened_soon_after_a_change_gets_its_identity_later() {
         read(&engine, &o, 0);
         std::thread::sleep(2 * SETTLES);
         engine.note_open(&o);
-        assert!(believable(&engine.cx, &o).is_none() && is_cached(0), "not before its time");
-        o.unproved_until.store(1, Ordering::Relaxed);
+        assert!(valid_identity(&engine.cx, &o).is_none() && is_cached(0), "not before its time");
+        o.identity_due_ns.store(1, Ordering::Relaxed);
         match by_open {
             true => engine.note_open(&o),
             false => read(&engine, &o, 200),
         }
-        assert!(believable(&engine.cx, &o).is_some());
+        assert!(valid_identity(&engine.cx, &o).is_some());
         assert!(!is_cached(0) && is_cached(0), "what was read before may be older than the identity");
         file.write_all_at(b"x", 0).unwrap();
         std::thread::sleep(2 * SETTLES);
-        assert!(believable(&engine.cx, &o).is_none(), "changed since");
+        assert!(valid_identity(&engine.cx, &o).is_none(), "changed since");
     }
     engine.shutdown().unwrap();
 }
@@ -67,8 +67,8 @@ fn large_file_keeps_its_pages_instead() {
     let o = just_changed(&engine, &file, 2 * FEW_BYTES);
     read(&engine, &o, 0);
     std::thread::sleep(2 * SETTLES);
-    o.unproved_until.store(1, Ordering::Relaxed);
+    o.identity_due_ns.store(1, Ordering::Relaxed);
     engine.note_open(&o);
-    assert!(engine.remembers(&o) && believable(&engine.cx, &o).is_none());
+    assert!(engine.remembers(&o) && valid_identity(&engine.cx, &o).is_none());
     engine.shutdown().unwrap();
 }

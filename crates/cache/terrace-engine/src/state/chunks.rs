@@ -2,7 +2,7 @@
 //! shrinks.
 
 use crate::nodes::Nodes;
-use crate::segment::flag::{HELD, LEAVING, REUSED};
+use crate::segment::flag::{LEAVING, REUSED, UNSYNCED};
 use crate::state::State;
 use crate::state::frames::Frames;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ impl State {
         self.give_back(self.frames.populated(), frames_max);
         // Huge pages of chunks are not recorded: reclaim requests them again, which is free where they exist.
         // Chunks above the limit are dropped soon.
-        self.hasty_chunks =
+        self.unbacked_chunks =
             (0..self.frames.populated().min(self.frames.limit())).step_by(CHUNK_FRAMES).collect();
     }
 
@@ -77,7 +77,7 @@ impl State {
             if self.frames.is_free(frame) {
                 continue;
             }
-            let clean = self.pages.flags(frame).load(Ordering::Relaxed) & HELD == 0;
+            let clean = self.pages.flags(frame).load(Ordering::Relaxed) & UNSYNCED == 0;
             let Some(place) = self.pages.place_of(frame).filter(|_| clean) else { return false };
             if self.pages.index.get(place).state() != EntryState::Present {
                 return false;
@@ -88,7 +88,7 @@ impl State {
                 Some(to) if self.pages.place_of(frame) == Some(place) => self.relocate(place, frame, to),
                 Some(to) => self.unclaim(to),
                 None => {
-                    let (slot, page) = self.pages.index.whose(place);
+                    let (slot, page) = self.pages.index.owner_of(place);
                     let o = self.objects.in_slot(slot).expect("a page has an object").clone();
                     self.drop_page(&o, page, place, frame);
                 }
@@ -107,8 +107,8 @@ impl State {
         let end = first + CHUNK_FRAMES as u32;
         for frame in first..end {
             // Pages under compression leave soon.
-            let goes = self.pages.flags(frame).load(Ordering::Relaxed) & (HELD | LEAVING) == 0;
-            let place = self.pages.place_of(frame).filter(|_| goes && !self.frames.is_free(frame));
+            let is_clean = self.pages.flags(frame).load(Ordering::Relaxed) & (UNSYNCED | LEAVING) == 0;
+            let place = self.pages.place_of(frame).filter(|_| is_clean && !self.frames.is_free(frame));
             let Some(place) =
                 place.filter(|&place| self.pages.index.get(place).state() == EntryState::Present)
             else {

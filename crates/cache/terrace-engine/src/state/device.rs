@@ -9,7 +9,7 @@
 //!    DRAM and keeps its slot as a *copy*: if it leaves clean, its entry names the slot again, without a
 //!    write.
 //! 3. A change of its content ends the slot: a *tombstone* goes to the device with the next write, so that no
-//!    restart uses the slot's content ([`Device::bury`]).
+//!    restart uses the slot's content ([`Device::queue_tombstone`]).
 //! 4. When its region is the oldest, `tier/regions.rs` drops the page, or writes it again at the head of
 //!    the log if it was read often.
 //!
@@ -138,8 +138,8 @@ pub(crate) struct Device {
     read_before: (u64, u64),
     /// Hits of each slot since it was written.
     hits: Vec<u8>,
-    /// Owed pages.
-    pub(crate) owed: DestageIndex,
+    /// Undestaged pages.
+    pub undestaged: DestageIndex,
     dead: Vec<Record>,
     admit: Admit,
     budget: Budget,
@@ -185,7 +185,7 @@ impl Device {
             hits_before: 0,
             read_before: (0, 0),
             hits: vec![0; table.slots()],
-            owed: DestageIndex::default(),
+            undestaged: DestageIndex::default(),
             dead: Vec::new(),
             admit: Admit::Reused,
             budget: Budget::new(config.write_budget, PAGE_SIZE as u64),
@@ -250,9 +250,9 @@ impl Device {
         }
     }
 
-    /// Whether there is room for pages beside the spare region for settling owed pages.
-    pub(crate) fn has_room_beside_owed(&self) -> bool {
-        self.owed.is_empty() || self.log.has_spare()
+    /// Whether there is room for pages beside the spare region for destaging.
+    pub(crate) fn has_room_beside_undestaged(&self) -> bool {
+        self.undestaged.is_empty() || self.log.has_spare()
     }
 
     // ---- admission ------------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ impl Device {
     /// ([`Device::take_pending`]).
     pub(super) fn admits(&mut self, reused: bool) -> bool {
         let admitted = self.is_serving()
-            && self.has_room_beside_owed()
+            && self.has_room_beside_undestaged()
             && self.admit.wants(reused, self.log.has_been_full())
             && self.budget.has(self.pending + 1)
             && match self.benefit.judge(self.saved_a_hit, WRITE_NS) {
@@ -285,7 +285,7 @@ impl Device {
         let pending = std::mem::take(&mut self.pending);
         let pays = self.benefit.pays(self.saved_a_hit, WRITE_NS);
         let room = self.budget.pages();
-        (self.is_serving() && self.has_room_beside_owed() && (pays || pending > 0) && room > 0)
+        (self.is_serving() && self.has_room_beside_undestaged() && (pays || pending > 0) && room > 0)
             .then_some(room)
     }
     /// Takes written pages from the budget.
@@ -349,7 +349,7 @@ impl Device {
     // ---- invalidation ---------------------------------------------------------------------------------
 
     /// Invalidates the device's copies of the pages `first` to `last`: no restart may use them.
-    pub(crate) fn bury(&mut self, object: ObjectId, first: u64, last: u64) {
+    pub(crate) fn queue_tombstone(&mut self, object: ObjectId, first: u64, last: u64) {
         if matches!(self.status, Status::Off(_) | Status::Leaving) {
             // No identity is recorded any more, without which the page is not valid after a restart.
             return;
@@ -389,7 +389,7 @@ impl Device {
         &self.dead
     }
     /// Whether a tombstone of the page is queued.
-    pub(crate) fn is_buried(&self, object: ObjectId, page: u64) -> bool {
+    pub(crate) fn has_queued_tombstone(&self, object: ObjectId, page: u64) -> bool {
         self.dead.iter().any(|dead| match *dead {
             Record::Dead { object: of, first, count } => {
                 of == object && (first..=last_dead(first, count)).contains(&page)
@@ -467,10 +467,10 @@ impl Device {
             if let Record::Dead { object, first, count } = dead {
                 let last = last_dead(first, count);
                 self.unpark(object, first, last);
-                self.bury(object, first, last);
+                self.queue_tombstone(object, first, last);
             }
         }
-        damaged.into_iter().for_each(|(object, page)| self.bury(object, page, page));
+        damaged.into_iter().for_each(|(object, page)| self.queue_tombstone(object, page, page));
         if is_leaving {
             self.leave();
         }
@@ -495,7 +495,7 @@ impl Device {
         }
     }
     /// Whether identities of files are to be recorded.
-    pub(crate) fn owes_identities(&self) -> bool {
+    pub(crate) fn has_unrecorded_identities(&self) -> bool {
         self.is_on() && !self.unrecorded.is_empty()
     }
     /// Ends writes at the end of the instance. True: it was on until now.
@@ -534,12 +534,12 @@ impl Device {
     pub(crate) fn is_on(&self) -> bool {
         self.status == Status::Serving
     }
-    /// Whether the target takes owed pages.
-    pub(crate) fn takes_owed(&self) -> bool {
-        let room = self.owed.takes_one_more(self.log.region_pages());
-        room && !self.owed.closed && self.config.access.takes_owed()
+    /// Whether the target takes undestaged pages.
+    pub(crate) fn takes_undestaged(&self) -> bool {
+        let room = self.undestaged.takes_one_more(self.log.region_pages());
+        room && !self.undestaged.closed && self.config.access.takes_undestaged()
     }
-    /// Whether `pages` owed pages may be written now. Takes them from the budget.
+    /// Whether `pages` undestaged pages may be written now. Takes them from the budget.
     pub(crate) fn affords(&mut self, pages: u32) -> bool {
         self.budget.spend(pages)
     }
@@ -573,7 +573,7 @@ impl Device {
     /// Kills the slots of parked pages within `[first, last]`.
     pub(super) fn lose_parked(&mut self, object: ObjectId, first: u64, last: u64, gone: &[DeviceSlot]) {
         if !gone.is_empty() {
-            self.bury(object, first, last);
+            self.queue_tombstone(object, first, last);
             gone.iter().for_each(|slot| self.kill(*slot));
         }
     }

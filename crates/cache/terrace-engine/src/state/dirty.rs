@@ -8,7 +8,7 @@
 
 use crate::file::dirty_pages::{DirtyPages, DirtyTotals};
 use crate::file::object::{Object, ObjectId};
-use crate::segment::flag::{DIRTY, OWED, UNSTABLE, WRITEBACK};
+use crate::segment::flag::{DIRTY, UNDESTAGED, UNSTABLE, WRITEBACK};
 use crate::state::page_table::PageTable;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -63,7 +63,7 @@ impl DirtyAccounting {
         let after = dirty.totals();
         let all = &mut self.totals;
         all.dirty = all.dirty + after.dirty - before.dirty;
-        all.owed = all.owed + after.owed - before.owed;
+        all.undestaged = all.undestaged + after.undestaged - before.undestaged;
         all.writeback = all.writeback + after.writeback - before.writeback;
         all.unstable = all.unstable + after.unstable - before.unstable;
         all.failing = all.failing + after.failing - before.failing;
@@ -86,11 +86,11 @@ impl DirtyAccounting {
     pub(crate) fn mark(&mut self, flags: &AtomicU8, o: &Object, page: u64, now_ns: u64) {
         let before = flags.fetch_or(DIRTY, Ordering::Release);
         if before & DIRTY != 0 {
-            if before & OWED != 0 {
+            if before & UNDESTAGED != 0 {
                 // The target's version is outdated.
-                flags.fetch_and(!OWED, Ordering::Release);
+                flags.fetch_and(!UNDESTAGED, Ordering::Release);
                 self.account(o, |dirty| {
-                    dirty.owed.remove(&page);
+                    dirty.undestaged.remove(&page);
                     dirty.dirty.insert(page);
                     dirty.superseded.insert(page);
                 });
@@ -130,7 +130,7 @@ impl DirtyAccounting {
     fn account_dirty(&mut self, o: &Object, page: u64, now_ns: u64) {
         self.account(o, |dirty| {
             dirty.unstable.remove(&page);
-            if dirty.dirty.is_empty() && dirty.owed.is_empty() {
+            if dirty.dirty.is_empty() && dirty.undestaged.is_empty() {
                 dirty.dirty_since = now_ns;
             }
             dirty.dirty.insert(page);
@@ -139,10 +139,10 @@ impl DirtyAccounting {
 
     /// Forgets that a page is dirty or unstable: it is dropped, or need not be written.
     pub(crate) fn clean(&mut self, flags: &AtomicU8, o: &Object, page: u64) {
-        if flags.fetch_and(!(DIRTY | OWED | UNSTABLE), Ordering::Release) & (DIRTY | UNSTABLE) != 0 {
+        if flags.fetch_and(!(DIRTY | UNDESTAGED | UNSTABLE), Ordering::Release) & (DIRTY | UNSTABLE) != 0 {
             self.account(o, |dirty| {
                 dirty.dirty.remove(&page);
-                dirty.owed.remove(&page);
+                dirty.undestaged.remove(&page);
                 dirty.unstable.remove(&page);
             });
         }
@@ -151,10 +151,10 @@ impl DirtyAccounting {
     /// Puts a dirty page under writeback.
     pub(crate) fn begin_writeback(&mut self, flags: &AtomicU8, o: &Object, page: u64) {
         flags.fetch_or(WRITEBACK, Ordering::Release);
-        flags.fetch_and(!(DIRTY | OWED), Ordering::Release);
+        flags.fetch_and(!(DIRTY | UNDESTAGED), Ordering::Release);
         self.account(o, |dirty| {
             dirty.dirty.remove(&page);
-            dirty.owed.remove(&page);
+            dirty.undestaged.remove(&page);
             dirty.writeback += 1;
         });
     }
@@ -182,19 +182,26 @@ impl DirtyAccounting {
         self.account(o, |dirty| dirty.writeback -= 1);
     }
 
-    /// Ends the write of a page to a target, where it will be durable after a flush if `owed`. The page stays
-    /// dirty, since `since` at the latest.
-    pub(crate) fn end_owed(&mut self, flags: &AtomicU8, o: &Object, page: u64, owed: bool, since: u64) {
+    /// Ends the write of a page to a target, where it will be durable after a flush if `undestaged`. The page
+    /// stays dirty, since `since` at the latest.
+    pub(crate) fn end_target_write(
+        &mut self,
+        flags: &AtomicU8,
+        o: &Object,
+        page: u64,
+        undestaged: bool,
+        since: u64,
+    ) {
         let anew = flags.load(Ordering::Relaxed) & DIRTY != 0;
-        if !owed {
+        if !undestaged {
             self.mark(flags, o, page, since);
         } else if !anew {
-            flags.fetch_or(DIRTY | OWED, Ordering::Release);
+            flags.fetch_or(DIRTY | UNDESTAGED, Ordering::Release);
         }
         flags.fetch_and(!WRITEBACK, Ordering::Release);
         self.account(o, |dirty| {
-            if owed && !anew {
-                dirty.owed.insert(page);
+            if undestaged && !anew {
+                dirty.undestaged.insert(page);
                 dirty.superseded.remove(&page);
             } else {
                 dirty.superseded.insert(page);

@@ -1,7 +1,7 @@
 //! Eviction: the policy names victims, and the state withdraws their pages or passes them below DRAM.
 
 use crate::file::object::Object;
-use crate::segment::flag::{HELD, LEAVING};
+use crate::segment::flag::{LEAVING, UNSYNCED};
 use crate::state::compressed::Compressed;
 use crate::state::{Leaving, State};
 use std::sync::atomic::Ordering;
@@ -70,8 +70,8 @@ impl State {
     fn clean_place(&self, v: &Victim) -> Option<Place> {
         let place = self.pages.place_of(v.slot).expect("policy named a frame without a page");
         let busy = self.pages.index.get(place).state() != EntryState::Present;
-        let held = self.pages.flags(v.slot).load(Ordering::Relaxed) & (HELD | LEAVING) != 0;
-        (!busy && !held && !self.pins.hold(v.slot)).then_some(place)
+        let is_needed = self.pages.flags(v.slot).load(Ordering::Relaxed) & (UNSYNCED | LEAVING) != 0;
+        (!busy && !is_needed && !self.pins.is_pinned(v.slot)).then_some(place)
     }
 
     /// [`State::evict`] for one page. False: it stays.
@@ -99,8 +99,8 @@ impl State {
 
     /// The shadow for the entry of an evicted page, given the policy's own.
     pub(super) fn shadow_of(&self, shadow: Option<Shadow>) -> u32 {
-        let untold = self.compressed.as_ref().map_or(0, Compressed::shadow_without_ghost);
-        shadow.map_or(untold, |shadow| shadow.0.get())
+        let default_shadow = self.compressed.as_ref().map_or(0, Compressed::shadow_without_ghost);
+        shadow.map_or(default_shadow, |shadow| shadow.0.get())
     }
 
     /// Withdraws a page that the policy does not list, and frees its frame.
@@ -122,8 +122,8 @@ impl State {
             let Some(frame) = entry.frame().filter(|_| entry.state() == EntryState::Present) else {
                 continue;
             };
-            let held = self.pages.flags(frame).load(Ordering::Relaxed) & (HELD | LEAVING) != 0;
-            if held || !self.lru.policy.contains(frame) {
+            let is_needed = self.pages.flags(frame).load(Ordering::Relaxed) & (UNSYNCED | LEAVING) != 0;
+            if is_needed || !self.lru.policy.contains(frame) {
                 continue;
             }
             self.lru.policy.remove(frame);

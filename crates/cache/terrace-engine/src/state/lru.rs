@@ -36,7 +36,7 @@ impl Lru {
         self.min_ttl.holds(&*self.policy)
     }
     /// Passes the key of a frame's page to a policy that counts by key, just before the page is listed.
-    pub(crate) fn tell_key(&mut self, frame: u32, key: u64) {
+    pub(crate) fn note_key(&mut self, frame: u32, key: u64) {
         if self.wants_keys {
             self.policy.key(frame, key);
         }
@@ -50,7 +50,7 @@ impl Lru {
         reason: InsertReason,
     ) -> bool {
         let mut touches = self.touches();
-        self.tell_key(frame, key);
+        self.note_key(frame, key);
         self.policy.insert(frame, shadow, reason, &mut touches)
     }
 }

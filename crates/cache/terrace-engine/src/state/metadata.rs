@@ -51,8 +51,8 @@ impl Metadata {
     }
 
     pub(crate) fn total(&self) -> u64 {
-        let books = self.policy + self.owners + self.free + self.marks + self.dirt + self.pins;
-        (self.index.total() + books) as u64
+        let tables = self.policy + self.owners + self.free + self.marks + self.dirt + self.pins;
+        (self.index.total() + tables) as u64
     }
 }
 
@@ -97,7 +97,7 @@ mod tests {
             }
         }
         assert_eq!(engine.check(), Vec::<String>::new());
-        let told = engine.stats().memory.metadata_bytes_per_page;
+        let per_page = engine.stats().memory.metadata_bytes_per_page;
         let state = engine.cx.state.lock();
         let (m, resident) = (state.metadata(), f64::from(state.frames.in_use()));
         assert!(
@@ -106,20 +106,20 @@ mod tests {
         );
         let each = |bytes: usize| bytes as f64 / resident;
         println!(
-            "{spread} pools in files of {file_pages} pages: leaves {:.2}, inner nodes {:.2}, their books {:.2}, queue {:.2}; policy {:.2}, \
+            "{spread} pools in files of {file_pages} pages: leaves {:.2}, inner nodes {:.2}, their words {:.2}, queue {:.2}; policy {:.2}, \
              owners {:.2}, free frames {:.2}, marks {:.2}; all {:.2} bytes a resident page",
             each(m.index.leaves),
             each(m.index.inners),
-            each(m.index.books),
+            each(m.index.node_words),
             each(m.index.queue),
             each(m.policy),
             each(m.owners),
             each(m.free),
             each(m.marks),
-            told,
+            per_page,
         );
-        assert_eq!(told, m.total() as f64 / resident);
-        told
+        assert_eq!(per_page, m.total() as f64 / resident);
+        per_page
     }
 
     #[test]
@@ -135,8 +135,11 @@ mod tests {
             // the start.
             (0.95, 1, 180.0),
         ] {
-            let told = after_reads(spread, file_pages);
-            assert!(told <= bytes_max, "{told} bytes a page: {spread} pools in files of {file_pages} pages");
+            let per_page = after_reads(spread, file_pages);
+            assert!(
+                per_page <= bytes_max,
+                "{per_page} bytes a page: {spread} pools in files of {file_pages} pages"
+            );
         }
     }
 }

@@ -27,7 +27,7 @@ use crate::clock::Clock;
 use crate::file::object::{Object, ObjectId, ObjectRef};
 use crate::nodes::Nodes;
 use crate::segment::SegmentHandles;
-use crate::segment::flag::{HELD, LEAVING, REUSED, USED};
+use crate::segment::flag::{LEAVING, REUSED, UNSYNCED, USED};
 use crate::table::Set;
 use ahead::Ahead;
 use compressed::{CompressCandidate, Compressed, WAS_HERE, WAS_READ};
@@ -121,7 +121,7 @@ pub(crate) struct State {
     pub(crate) pins: Pins,
     pub(crate) counts: Counts,
     /// Chunks (first frames) that came into use quickly, without huge pages: reclaim backs them later.
-    pub(crate) hasty_chunks: Vec<u32>,
+    pub unbacked_chunks: Vec<u32>,
     /// Chunks (first frames) in huge pages.
     pub(crate) huge_chunks: BTreeSet<u32>,
     /// The memory nodes on which frames are placed.
@@ -156,7 +156,7 @@ impl State {
             ahead: Ahead::default(),
             pins,
             counts: Counts::default(),
-            hasty_chunks: Vec::new(),
+            unbacked_chunks: Vec::new(),
             huge_chunks: BTreeSet::new(),
             victims: Vec::new(),
             nodes: Arc::default(),
@@ -221,9 +221,16 @@ impl State {
     ) {
         self.dirty.end_writeback(self.pages.flags(frame), o, page, outcome, now_ns);
     }
-    /// Ends the write of a page to a target. It stays dirty, owed or not, since `since` at the latest.
-    pub(crate) fn end_owed(&mut self, o: &Object, page: u64, frame: u32, owed: bool, since: u64) {
-        self.dirty.end_owed(self.pages.flags(frame), o, page, owed, since);
+    /// Ends the write of a page to a target. It stays dirty, undestaged or not, since `since` at the latest.
+    pub(crate) fn end_target_write(
+        &mut self,
+        o: &Object,
+        page: u64,
+        frame: u32,
+        undestaged: bool,
+        since: u64,
+    ) {
+        self.dirty.end_target_write(self.pages.flags(frame), o, page, undestaged, since);
     }
     /// Ends a sync: pages that became unstable before `round` are stable, or (with `lost`, the time) dirty
     /// again.
@@ -265,7 +272,7 @@ impl State {
             let node = near.unwrap_or_else(|| self.frames.node_of_next());
             self.nodes.place(&self.handles, self.frames.populated(), node);
             let chunk = self.grow_pool(node);
-            self.hasty_chunks.push(chunk);
+            self.unbacked_chunks.push(chunk);
             return true;
         }
         self.reclaim(32, None) > 0
@@ -443,7 +450,7 @@ impl State {
         shadow: Option<Shadow>,
     ) -> Option<CompressCandidate> {
         let flags = self.pages.flags(frame);
-        let (slot, _) = self.pages.index.whose(place);
+        let (slot, _) = self.pages.index.owner_of(place);
         let object = self.objects.in_slot(slot).map(|o| &**o);
         let reused = flags.load(Ordering::Relaxed) & REUSED != 0;
         let (filling, beyond_lz4) = self.compressed.as_mut()?.admits(object, reused)?;
@@ -462,8 +469,8 @@ impl State {
         let CompressCandidate { place, frame, entry, shadow, .. } = *page;
         let flags = self.pages.flags(frame).fetch_and(!LEAVING, Ordering::Relaxed);
         let now = self.pages.index.get(place);
-        let raced = now != entry || flags & HELD != 0 || !self.lru.policy.contains(frame);
-        let (slot, _) = self.pages.index.whose(place);
+        let raced = now != entry || flags & UNSYNCED != 0 || !self.lru.policy.contains(frame);
+        let (slot, _) = self.pages.index.owner_of(place);
         let compressed = self.compressed.as_mut().expect("pages leave for it");
         if raced {
             compressed.note_race(now);

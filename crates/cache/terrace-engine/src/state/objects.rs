@@ -50,7 +50,7 @@ impl Objects {
         slot.size.store(size, Ordering::Relaxed);
         slot.flags.store(flags, Ordering::Relaxed);
         slot.times_known.store(0, Ordering::Relaxed);
-        slot.owes.store(0, Ordering::Relaxed);
+        slot.has_undestaged.store(0, Ordering::Relaxed);
         slot.write_clock.store(clock, Ordering::Relaxed);
         slot.id.store(id, Ordering::Release);
         Some(self.adopt(make(i)))

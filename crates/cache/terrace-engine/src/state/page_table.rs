@@ -73,7 +73,7 @@ impl PageTable {
         self.index.get(self.index.find(o.slot_index(), page)?).frame()
     }
     pub(crate) fn key_in(&self, frame: u32) -> Option<u64> {
-        let (slot, page) = self.index.whose(self.place_of(frame)?);
+        let (slot, page) = self.index.owner_of(self.place_of(frame)?);
         Some(key_of(self.handles.segment.object(slot).id.load(Ordering::Relaxed), page))
     }
 

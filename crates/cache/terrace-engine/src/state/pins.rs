@@ -55,11 +55,11 @@ impl Pins {
 
     /// Whether the page in a frame is pinned.
     #[inline]
-    pub(super) fn hold(&self, frame: u32) -> bool {
+    pub(super) fn is_pinned(&self, frame: u32) -> bool {
         !self.until_ns.is_empty() && !self.give_way && self.until_ns.contains_key(&frame)
     }
 
-    /// Permits the eviction of pinned pages, or not.
+    /// Allows the eviction of pinned pages, or not.
     pub(super) fn set_give_way(&mut self, give_way: bool) {
         self.give_way = give_way;
     }

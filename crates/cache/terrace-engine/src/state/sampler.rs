@@ -263,7 +263,7 @@ mod tests {
 
     /// The policy gets the same counts for a watched frame, and the next look reports each use once.
     #[test]
-    fn the_policy_does_not_notice_that_somebody_watches() {
+    fn the_policy_does_not_notice_a_sampler() {
         let (plain, watched) = (table(), table());
         let watch = Watch::new(watched.clone(), 1 << 16);
         let mut rng = Rng::new(7);
@@ -274,10 +274,10 @@ mod tests {
             let f = *rng.pick(&frames);
             match rng.below(8) {
                 0 => {
-                    let mut told = Vec::new();
-                    assert_eq!(watch.look(0, &mut told), None);
-                    told.sort_unstable();
-                    assert_eq!(told, used.into_iter().collect::<Vec<u64>>(), "step {step}");
+                    let mut reported = Vec::new();
+                    assert_eq!(watch.look(0, &mut reported), None);
+                    reported.sort_unstable();
+                    assert_eq!(reported, used.into_iter().collect::<Vec<u64>>(), "step {step}");
                     used = std::collections::BTreeSet::new();
                 }
                 1 => {

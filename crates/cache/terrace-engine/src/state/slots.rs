@@ -1,7 +1,7 @@
 //! Index and slots of devices: operations of [`State`] on both.
 
 use crate::file::object::{Object, ObjectId, ObjectRef};
-use crate::segment::flag::{HELD, LEAVING, REUSED};
+use crate::segment::flag::{LEAVING, REUSED, UNSYNCED};
 use crate::state::compressed::{WAS_HERE, WAS_READ};
 use crate::state::device::{DemoteCandidate, Device, Parked, Restored};
 use crate::state::{Leaving, State};
@@ -79,7 +79,7 @@ impl State {
     }
     /// Invalidates the slot of the page at `place`, which no entry names any more.
     pub(super) fn end_slot(&mut self, place: Place, slot: DeviceSlot) {
-        let (object, page) = self.pages.index.whose(place);
+        let (object, page) = self.pages.index.owner_of(place);
         let id = self.objects.in_slot(object).map(|o| o.id());
         let Some(targets) = &mut self.targets else { return };
         match id {
@@ -149,7 +149,7 @@ impl State {
     }
     /// A page in a frame that may go to a device.
     fn candidate(&self, frame: u32, place: Place) -> Option<DemoteCandidate> {
-        let (slot, page) = self.pages.index.whose(place);
+        let (slot, page) = self.pages.index.owner_of(place);
         let object = self.objects.in_slot(slot)?.id();
         let entry = self.pages.index.get(place);
         // Slots of unpublished files have 32-bit page indexes.
@@ -180,7 +180,7 @@ impl State {
     /// Whether the page is unchanged since its demotion began.
     pub(crate) fn is_still(&self, page: &DemoteCandidate) -> bool {
         let flags = self.pages.flags(page.frame).load(Ordering::Relaxed);
-        self.pages.index.get(page.place) == page.entry && flags & HELD == 0
+        self.pages.index.get(page.place) == page.entry && flags & UNSYNCED == 0
     }
     /// Ends a demotion to `slot`. An unchanged page gets the slot as its copy. Then it leaves its frame, or
     /// joins the pages to be compressed.
@@ -226,7 +226,7 @@ impl State {
         self.for_span(o, span, |_, entry| frames.extend(entry.frame()));
         let is_free = |frame: &u32| {
             let flags = self.pages.flags(*frame).load(Ordering::Relaxed);
-            flags & LEAVING == 0 && self.lru.policy.contains(*frame) && !self.pins.hold(*frame)
+            flags & LEAVING == 0 && self.lru.policy.contains(*frame) && !self.pins.is_pinned(*frame)
         };
         let pages = frames.into_iter().filter(is_free).filter_map(|frame| self.clean_page(frame, false));
         let pages: Vec<DemoteCandidate> = pages.collect();
@@ -258,7 +258,7 @@ impl State {
         }
         let flags = self.pages.flags(frame).load(Ordering::Relaxed);
         let used_again = flags & REUSED != 0 || self.lru.touches().peek(frame) > 1;
-        let clean = page.entry.state() == EntryState::Present && flags & HELD == 0;
+        let clean = page.entry.state() == EntryState::Present && flags & UNSYNCED == 0;
         (clean && used_again == reused).then_some(page)
     }
     /// Makes `slot`, to which the page was written, its only copy. False: the page has changed meanwhile.
@@ -277,7 +277,7 @@ impl State {
             device.note_page_of(page.object);
             device.events.demoted += 1;
         } else {
-            device.bury(page.object, page.page, page.page);
+            device.queue_tombstone(page.object, page.page, page.page);
         }
         still
     }
@@ -287,7 +287,7 @@ impl State {
         let entry = place.map(|place| self.pages.index.get(place));
         let frame = entry.and_then(Entry::frame);
         let compressed = entry.and_then(Entry::handle).is_some();
-        let clean = |frame| self.pages.flags(frame).load(Ordering::Relaxed) & HELD == 0;
+        let clean = |frame| self.pages.flags(frame).load(Ordering::Relaxed) & UNSYNCED == 0;
         let Some(targets) = &mut self.targets else { return };
         match (place, entry.map(Entry::state), frame) {
             (Some(place), Some(EntryState::Absent), _) => {
@@ -349,7 +349,7 @@ impl State {
         let objects: Vec<ObjectRef> = self.objects.values().cloned().collect();
         for o in &objects {
             let kept = self.take_over_slots(number, o);
-            self.welcome_on(number, o, &kept);
+            self.begin_restore_on(number, o, &kept);
         }
         let Some(device) = self.target_mut(number) else { return };
         let unknown = device.parked.iter().filter(|(_, parked)| parked.digest.is_none());
@@ -459,7 +459,7 @@ impl State {
         let named = self.names(from, object, page);
         let Some(device) = self.targets.as_mut().and_then(|targets| targets.of_mut(to)) else { return };
         if named == Named::No {
-            device.bury(object, page, page);
+            device.queue_tombstone(object, page, page);
             return;
         }
         device.fill(to, crc);
@@ -496,7 +496,7 @@ impl State {
                 targets.note_moved(from);
             }
             Named::Parked if is_same && targets.repark(from, to, crc, object, page) => {}
-            _ => targets.bury(to, object, page),
+            _ => targets.queue_tombstone(to, object, page),
         }
     }
     /// Whether a slot was filled in this lap of its region, and still is the only place of the page. False

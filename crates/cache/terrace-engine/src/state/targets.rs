@@ -9,7 +9,7 @@
 //! ```
 //! Each target is a log of its own ([`Device`]), independent of the others. A page has one slot over all
 //! targets at a time. After a crash two targets may have keys of one page. Both are right, and the second one
-//! that is named is buried (`state/slots.rs::name_slot`).
+//! that is named gets a tombstone (`state/slots.rs::name_slot`).
 
 use super::device::{Device, note_mean};
 use crate::device::Record;
@@ -112,9 +112,9 @@ impl Targets {
         let of_tier = self.all.iter().filter(|device| device.config.level == level);
         of_tier.map(|device| device.config.number).collect()
     }
-    /// Number of owed pages of earlier runs.
-    pub(crate) fn pages_left(&self) -> u64 {
-        self.all.iter().map(|device| device.owed.pages_left()).sum()
+    /// Number of undestaged pages of earlier runs.
+    pub(crate) fn pages_of_earlier_runs(&self) -> u64 {
+        self.all.iter().map(|device| device.undestaged.pages_of_earlier_runs()).sum()
     }
     /// Bytes of all targets.
     pub(crate) fn devices_bytes(&self) -> u64 {
@@ -273,13 +273,13 @@ impl Targets {
     pub(crate) fn end(&mut self, slot: DeviceSlot, object: ObjectId, page: u64) {
         if let Some(device) = self.of_mut(slot) {
             device.kill(slot);
-            device.bury(object, page, page);
+            device.queue_tombstone(object, page, page);
         }
     }
     /// Queues a tombstone for a page that was written to a slot without an owner.
-    pub(crate) fn bury(&mut self, slot: DeviceSlot, object: ObjectId, page: u64) {
+    pub(crate) fn queue_tombstone(&mut self, slot: DeviceSlot, object: ObjectId, page: u64) {
         if let Some(device) = self.of_mut(slot) {
-            device.bury(object, page, page);
+            device.queue_tombstone(object, page, page);
         }
     }
     /// Fills a slot, which an entry is about to name. False: its target was removed.
@@ -319,13 +319,13 @@ impl Targets {
         self.note_moved(from);
         true
     }
-    /// Drops the parked pages `[first, last]` of a changed file. On a target under scan, whose content is not
-    /// known yet, tombstones cover them.
+    /// Drops the parked pages `[first, last]` of a changed file. On a target under scan the content is
+    /// not known yet, and tombstones cover them.
     pub(crate) fn end_parked(&mut self, object: ObjectId, first: u64, last: u64) {
         for device in &mut self.all {
             device.unpark(object, first, last);
             if device.is_scanning() {
-                device.bury(object, first, last);
+                device.queue_tombstone(object, first, last);
             }
         }
     }

@@ -108,7 +108,7 @@ fn a_restart_keeps_limit_and_pool() {
     assert_eq!(m.frames_bytes, u64::from(populated) * 4096, "empty chunks have memory all the same");
     // SAFETY: as above.
     assert_eq!(unsafe { begun.read() }, 0, "memory that belongs to no chunk went back");
-    assert_eq!(engine.cx.state.lock().hasty_chunks.len() * CHUNK_FRAMES, populated as usize);
+    assert_eq!(engine.cx.state.lock().unbacked_chunks.len() * CHUNK_FRAMES, populated as usize);
 }
 
 #[test]

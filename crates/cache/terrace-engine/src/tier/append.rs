@@ -1,7 +1,7 @@
 //! Writer of a device's log: one batch at a time.
 //!
-//! 1. The caller names pages whose content is constant, or whose changes are detected. They are copied behind
-//!    the place of the keys.
+//! 1. The caller names pages. Their content is constant, or changes of it are detected. They are copied
+//!    behind the place of the keys.
 //! 2. Under the state lock: pages changed during the copy are left out, tombstones are added, and the log
 //!    gives a place.
 //! 3. Keys and content are written at once, without a lock. A region is opened only after everything before
@@ -99,30 +99,32 @@ pub(crate) fn append(
     identities: &[Record],
     is_still: impl Fn(&State, usize) -> bool,
 ) -> Option<Appended> {
-    bury_all(cx, device, writer)?;
-    append_batch(cx, device, writer, &Wanted { pages, others: identities, owed: false }, is_still)
+    write_tombstones(cx, device, writer)?;
+    append_batch(cx, device, writer, &Wanted { pages, others: identities, undestaged: false }, is_still)
 }
 
-/// Writes owed pages, preceded in time by `others`. Returns the number of pages handled. None: nothing could
-/// be written.
-pub(crate) fn append_owed(
+/// Writes undestaged pages, preceded in time by `others`. Returns the number of pages handled. None: nothing
+/// could be written.
+pub(crate) fn append_undestaged(
     cx: &Context,
     device: &DeviceIo,
     writer: &mut Writer,
     pages: &[Content],
     others: &[Record],
 ) -> Option<usize> {
-    bury_all(cx, device, writer)?;
+    write_tombstones(cx, device, writer)?;
     // The frames keep their pages. A page written meanwhile is dirty again.
-    let wanted = Wanted { pages, others, owed: true };
+    let wanted = Wanted { pages, others, undestaged: true };
     append_batch(cx, device, writer, &wanted, |_, _| true).map(|appended| appended.taken)
 }
 
 /// Writes queued tombstones until the rest fits in one batch: no page gets a new key before all its
 /// tombstones.
-fn bury_all(cx: &Context, device: &DeviceIo, writer: &mut Writer) -> Option<()> {
+fn write_tombstones(cx: &Context, device: &DeviceIo, writer: &mut Writer) -> Option<()> {
     while dead(cx, device) > OTHERS_MAX {
-        append_batch(cx, device, writer, &Wanted { pages: &[], others: &[], owed: false }, |_, _| false)?;
+        append_batch(cx, device, writer, &Wanted { pages: &[], others: &[], undestaged: false }, |_, _| {
+            false
+        })?;
     }
     Some(())
 }
@@ -132,8 +134,8 @@ struct Wanted<'a> {
     pages: &'a [Content],
     /// Records other than pages.
     others: &'a [Record],
-    /// The pages are owed ones.
-    owed: bool,
+    /// The pages are undestaged ones.
+    undestaged: bool,
 }
 
 /// Number of queued tombstones.
@@ -217,15 +219,15 @@ fn plan(
     crcs: &[u32],
     is_still: impl Fn(&State, usize) -> bool,
 ) -> Option<Planned> {
-    let Wanted { pages, others: given, owed } = *wanted;
+    let Wanted { pages, others: given, undestaged } = *wanted;
     let mut state = cx.state.lock();
     let still: Vec<bool> = (0..crcs.len()).map(|i| is_still(&state, i)).collect();
     let device = state.target_mut(device.number)?;
     if writer.ended || !device.is_serving() {
         return None;
     }
-    // The spare region is kept for writes that settle owed pages, once these fill all other regions.
-    let has_room = if owed { device.log.has_spare() } else { device.has_room_beside_owed() };
+    // The spare region is kept for records that destage pages, once these fill all other regions.
+    let has_room = if undestaged { device.log.has_spare() } else { device.has_room_beside_undestaged() };
     if !crcs.is_empty() && !has_room {
         return None;
     }
@@ -243,11 +245,13 @@ fn plan(
         open(writer);
         device.fillings[stretch.region as usize] = (writer.filling.lap, 0);
     }
-    if owed && fits > 0 {
-        device.owed.note(pages[0].object, writer.filling.lap, fits.into());
+    if undestaged && fits > 0 {
+        device.undestaged.note(pages[0].object, writer.filling.lap, fits.into());
     }
     let record = |i: usize| match still[i] {
-        true if owed => Record::Owed { object: pages[i].object, page: pages[i].page, crc: crcs[i] },
+        true if undestaged => {
+            Record::Undestaged { object: pages[i].object, page: pages[i].page, crc: crcs[i] }
+        }
         true => Record::Page { object: pages[i].object, page: pages[i].page, crc: crcs[i] },
         false => Record::Void,
     };

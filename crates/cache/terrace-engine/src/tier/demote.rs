@@ -17,9 +17,9 @@ pub(crate) fn demote(cx: &Context, leaving: &mut Leaving) {
     all.sort_by_key(|page| page.level);
     for of_tier in all.chunk_by(|a, b| a.level == b.level) {
         let level = of_tier[0].level;
-        let ask =
+        let choose =
             |targets: &mut Targets, pieces: &[u64], speeds: &Speeds| targets.place(level, pieces, speeds);
-        demote_to(cx, of_tier, ask, leaving);
+        demote_to(cx, of_tier, choose, leaving);
     }
 }
 
@@ -29,10 +29,10 @@ pub(crate) fn demote(cx: &Context, leaving: &mut Leaving) {
 pub(crate) fn stage_down(cx: &Context, o: &Object, span: Span, level: u8) -> u64 {
     let pages = cx.state.lock().begin_stage_down(o, span);
     let mut leaving = Leaving { now_ns: cx.clock.now_ns(), ..Leaving::default() };
-    let ask = |targets: &mut Targets, pieces: &[u64], speeds: &Speeds| {
+    let choose = |targets: &mut Targets, pieces: &[u64], speeds: &Speeds| {
         targets.place_last(level, pieces, speeds, false)
     };
-    demote_to(cx, &pages, ask, &mut leaving);
+    demote_to(cx, &pages, choose, &mut leaving);
     cx.state.lock().on_devices(o, span)
 }
 
@@ -40,11 +40,11 @@ pub(crate) fn stage_down(cx: &Context, o: &Object, span: Span, level: u8) -> u64
 fn demote_to(
     cx: &Context,
     pages: &[DemoteCandidate],
-    ask: impl FnOnce(&mut Targets, &[u64], &Speeds) -> Vec<Share>,
+    choose: impl FnOnce(&mut Targets, &[u64], &Speeds) -> Vec<Share>,
     leaving: &mut Leaving,
 ) {
     let (now_ns, compresses) = (leaving.now_ns, leaving.compresses);
-    let shares = place::place(cx, pages, |page| (page.object, page.page), ask);
+    let shares = place::place(cx, pages, |page| (page.object, page.page), choose);
     let done = place::for_each(&shares, |device, numbers| {
         let its: Vec<DemoteCandidate> = numbers.iter().map(|i| pages[*i]).collect();
         let mut left = Leaving { now_ns, compresses, ..Leaving::default() };

@@ -1,5 +1,5 @@
-//! Hibernation: at the end of an instance the hottest pages without a copy on a device are written there, so
-//! that the next one starts warm.
+//! Hibernation: the end of an instance writes its hottest pages to a device, unless they have a copy there.
+//! The next instance starts warm.
 
 use crate::context::Context;
 use crate::state::device::DemoteCandidate;

@@ -1,14 +1,15 @@
-//! Permits: records on a target with owed pages before writeback or a truncate changes the source.
+//! Write-intent and destage-complete records on a target with undestaged pages.
 //!
-//! **A permit comes first.** Before the source of such a file is changed, a durable record states that this
-//! run may do so, up to a time. A start after a power cut finds one of three states. The file is as it was
-//! when its pages were written: nothing has changed it. It was changed within the permit: by this run. It was
-//! changed later: the change of another program stays.
+//! **The write-intent record comes first.** It is durable before writeback or a truncate changes the file in
+//! the source. Until the time in it, this run may change the file. A start after a power cut finds the file
+//! in one of three states:
+//! - unchanged since its pages went to the target;
+//! - changed within the intent: by this run;
+//! - changed later: by another program, a conflict.
 //!
-//! **The source acknowledges nothing before the paid record is durable.** Otherwise a start would write the
-//! owed pages over newer data. If the target fails, so that no such record can be written, the file first
-//! gets a time after the permit's end ([`leave_behind`]): a start that finds the target again finds a
-//! conflict.
+//! **The source acknowledges nothing before the destage-complete record is durable.** Otherwise a start would
+//! write the undestaged pages over newer data. A failed target takes no such record. The file then gets a
+//! ctime after the intent's end ([`move_ctime_past`]): a start that reads the target again finds a conflict.
 
 use crate::context::Context;
 use crate::device::format::{Record, holder};
@@ -24,10 +25,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Length of a permit: the source may be changed so long without another record.
-pub(crate) const PERMIT_NS: i64 = 5_000_000_000;
-/// A change that begins so shortly before the end of a permit needs a new one: its time in the source may be
-/// later than the clock was read.
+/// Length of a write intent: the source may be changed so long without another record.
+pub(crate) const INTENT_NS: i64 = 5_000_000_000;
+/// A change that begins so shortly before the end of a write intent needs a new one: its time in the source
+/// may be later than the clock was read.
 pub(crate) const MARGIN_NS: i64 = 1_000_000_000;
 
 /// A change of a file in the source, under way as long as this value lives.
@@ -42,8 +43,8 @@ impl Drop for Change<'_> {
     }
 }
 
-/// Waits for the scans of targets that may have owed pages. Until then it is unknown whether the source may
-/// acknowledge.
+/// Waits for the scans of targets that may have undestaged pages. Until then it is unknown whether the source
+/// may acknowledge.
 pub(crate) fn wait_for_scans(cx: &Context) {
     while !cx.is_stopping() && cx.devices.all().iter().any(|device| is_unknown(cx, device)) {
         std::thread::sleep(Duration::from_millis(1));
@@ -53,7 +54,8 @@ pub(crate) fn wait_for_scans(cx: &Context) {
 fn is_unknown(cx: &Context, device: &DeviceIo) -> bool {
     let state = cx.state.lock();
     let of = state.targets.as_ref().and_then(|targets| targets.at(device.number));
-    device.may_owe() && of.is_some_and(|of| of.is_scanning() && of.config.access.trouble().is_none())
+    device.may_have_undestaged()
+        && of.is_some_and(|of| of.is_scanning() && of.config.access.trouble().is_none())
 }
 
 /// Announces a change of the file in the source: of its size, or other metadata. The content of its pages
@@ -68,40 +70,40 @@ pub(crate) fn change_pages<'a>(cx: &Context, o: &'a Object) -> Change<'a> {
 }
 
 fn begin<'a>(cx: &Context, o: &'a Object, pages: bool) -> Change<'a> {
-    if !cx.may_owe() {
+    if !cx.may_have_undestaged() {
         return Change(None);
     }
     if Burst::has_begun(o.slot()) && o.burst.lock().target.is_none() {
-        // A dead terraced has owed pages of the file on some target, which needs a permit first.
+        // A dead terraced left undestaged pages of the file on some target: a write intent comes first.
         wait_for_scans(cx);
     }
     let mut burst = o.burst.lock();
-    burst.must_settle |= pages && burst.target.is_some();
+    burst.must_destage |= pages && burst.target.is_some();
     burst.changes += 1;
     burst.changing += 1;
     burst.changed_at = cx.clock.wall_ns();
-    burst.base = None;
+    burst.base_version = None;
     if let Some(number) = burst.target {
-        permit(cx, o, &mut burst, number);
+        record_intent(cx, o, &mut burst, number);
     }
     Change(Some(o))
 }
 
-fn permit(cx: &Context, o: &Object, burst: &mut Burst, number: usize) {
+fn record_intent(cx: &Context, o: &Object, burst: &mut Burst, number: usize) {
     let now = cx.clock.wall_ns();
-    if now + MARGIN_NS < burst.permit {
+    if now + MARGIN_NS < burst.intent_until {
         return;
     }
-    let until = now + PERMIT_NS;
+    let until = now + INTENT_NS;
     let birth = Identity::of(o.source().as_path()).map_or(0, |identity| identity.birth);
-    let record = Record::Permit {
+    let record = Record::WriteIntent {
         object: o.id(),
         until: until.cast_unsigned(),
         holder: holder(Boot::this(cx).mark, birth),
     };
-    // Without the record a start finds an unpermitted change: a conflict.
+    // Without the record a start finds a change without an intent: a conflict.
     if cx.devices.get(number).is_some_and(|device| write_records(cx, &device, &[record])) {
-        burst.permit = until;
+        burst.intent_until = until;
     }
 }
 
@@ -127,9 +129,9 @@ impl Boot {
     }
 }
 
-/// Appends owed pages, preceded in time by `others`. Returns the number of pages handled; None: the target
-/// takes none.
-pub(crate) fn append_owed(
+/// Appends undestaged pages, preceded in time by `others`. Returns the number of pages handled; None: the
+/// target takes none.
+pub(crate) fn append_undestaged(
     cx: &Context,
     device: &DeviceIo,
     pages: &[Content],
@@ -137,7 +139,7 @@ pub(crate) fn append_owed(
 ) -> Option<usize> {
     let mut writer = device.writer.lock();
     loop {
-        if let Some(taken) = append::append_owed(cx, device, &mut writer, pages, others) {
+        if let Some(taken) = append::append_undestaged(cx, device, &mut writer, pages, others) {
             return Some(taken);
         }
         let make_room = |writer: &mut Writer| regions::make_room(cx, device, writer);
@@ -158,25 +160,27 @@ pub(crate) fn flush(cx: &Context, device: &DeviceIo) -> bool {
 
 /// Writes records durably. False: the target refuses them.
 pub(crate) fn write_records(cx: &Context, device: &DeviceIo, records: &[Record]) -> bool {
-    append_owed(cx, device, &[], records).is_some() && flush(cx, device)
+    append_undestaged(cx, device, &[], records).is_some() && flush(cx, device)
 }
 
 /// Records on the target that the source has everything of the file durably.
-pub(crate) fn pay(cx: &Context, o: &Object, burst: &mut Burst) -> io::Result<()> {
+pub(crate) fn complete_destage(cx: &Context, o: &Object, burst: &mut Burst) -> io::Result<()> {
     let Some(number) = burst.target else { return Ok(()) };
     let device = cx.devices.get(number);
-    let told = device.as_ref().is_some_and(|of| write_records(cx, of, &[Record::Paid { object: o.id() }]));
-    if !told {
-        leave_behind(cx, o, burst.permit)?;
+    let recorded = device
+        .as_ref()
+        .is_some_and(|of| write_records(cx, of, &[Record::DestageComplete { object: o.id() }]));
+    if !recorded {
+        move_ctime_past(cx, o, burst.intent_until)?;
     }
-    on_target(&mut cx.state.lock(), number, |of| of.owed.paid(o.id(), told));
-    // Even without the record: the target's pages are a conflict then, and the file gets no target before the
-    // record is written.
+    on_target(&mut cx.state.lock(), number, |of| of.undestaged.complete(o.id(), recorded));
+    // Without the record the target's pages are a conflict, and the file gets no target before the record is
+    // written.
     o.dirty.lock().superseded.clear();
-    match told {
+    match recorded {
         true => _ = burst.end(o.slot()),
         // The next terraced finds the pages, and reports them.
-        false => (burst.target, burst.permit, burst.unflushed) = (None, 0, false),
+        false => (burst.target, burst.intent_until, burst.unflushed) = (None, 0, false),
     }
     if let Some(device) = device {
         device.wakeup.signal();
@@ -184,8 +188,8 @@ pub(crate) fn pay(cx: &Context, o: &Object, burst: &mut Burst) -> io::Result<()>
     Ok(())
 }
 
-/// Whether the source's clock agrees with this machine's, by the ctime of a file whose last change began at
-/// `since`, if known. None: no evidence.
+/// Whether the source's clock agrees with this machine's, by a file's ctime. `since`: the begin of its last
+/// change, if known. None: no evidence.
 pub(crate) fn is_in_step(since: Option<i64>, ctime: i64, now: i64) -> Option<bool> {
     if ctime > now + MARGIN_NS {
         return Some(false);
@@ -193,12 +197,12 @@ pub(crate) fn is_in_step(since: Option<i64>, ctime: i64, now: i64) -> Option<boo
     since.map(|since| ctime >= since - MARGIN_NS)
 }
 
-/// Gives the file a ctime after the permit's end, durably: the target's pages are then recognized as older.
-fn leave_behind(cx: &Context, o: &Object, permit: i64) -> io::Result<()> {
-    let rest = (permit - cx.clock.wall_ns()).clamp(0, PERMIT_NS);
+/// Gives the file a ctime after the write intent's end, durably: a start then finds the target's pages older.
+fn move_ctime_past(cx: &Context, o: &Object, intent_until: i64) -> io::Result<()> {
+    let rest = (intent_until - cx.clock.wall_ns()).clamp(0, INTENT_NS);
     std::thread::sleep(Duration::from_nanos(rest.cast_unsigned()) + SETTLES);
     o.renew_ctime()?;
-    if Identity::of(o.source().as_path())?.ctime <= permit {
+    if Identity::of(o.source().as_path())?.ctime <= intent_until {
         return Err(io::Error::other("the ctime of the file does not advance"));
     }
     cx.io.sync(o.source().any()?.raw(), false)
@@ -213,15 +217,16 @@ pub(crate) fn on_target<T>(
     state.target_mut(number).map(what)
 }
 
-/// The fastest target that takes owed pages of this file. None: none takes any, or a target already has some.
+/// The fastest target that takes undestaged pages of this file. None: none takes any, or a target already has
+/// some.
 pub(crate) fn choose(cx: &Context, o: &Object) -> Option<Arc<DeviceIo>> {
     let number = {
         let state = cx.state.lock();
         let targets = state.targets.as_ref()?;
-        if targets.all.iter().any(|of| of.owed.has(o.id())) {
+        if targets.all.iter().any(|of| of.undestaged.has(o.id())) {
             return None;
         }
-        let mut takes = targets.all.iter().filter(|of| of.is_serving() && of.takes_owed());
+        let mut takes = targets.all.iter().filter(|of| of.is_serving() && of.takes_undestaged());
         takes.next()?.config.number
     };
     cx.devices.get(number)

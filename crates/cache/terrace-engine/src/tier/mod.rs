@@ -8,7 +8,7 @@
 //!   organize     moves pages that are used together
 //!   demote       pages that leave memory
 //!   hibernate    pages in memory at a clean end
-//!   intent       write-intent records: the source may change
+//!   intent       write-intent and destage-complete records
 //!   park         pages of closed files
 //!   trouble      failed reads of a target
 //! ```

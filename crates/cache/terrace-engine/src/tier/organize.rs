@@ -1,11 +1,11 @@
-//! Organizer of tiers: pages that a target gives up go to others, if they were read there and are worth a
-//! write. A reclaimed region's pages go to the next tier, a removed target's to all others.
+//! Organizer of tiers: moves pages of a target to others, if they were read there and are worth a write.
+//! Pages of a reclaimed region go to the next tier, pages of a removed target to all others.
 //!
-//! It runs before the oldest region of a target is reclaimed, on the target's own thread and without its
-//! writer: neither programs nor pages that leave memory wait for the slower tier. If regions are needed
-//! sooner, they are reclaimed like those of the last tier, and a page copied meanwhile is found to be gone
-//! ([`State::move_down`]). Pages move up by hits: a page goes to DRAM, and from there to the fastest tier if
-//! it was read below that twice ([`Targets::rises`](crate::state::targets::Targets::rises)).
+//! The organizer runs before the oldest region of a target is reclaimed. It runs on the target's own thread
+//! and does not hold its writer: neither programs nor pages that leave memory wait for the slower tier. If
+//! regions are needed sooner, they are reclaimed without a move, and [`State::move_down`] skips pages that
+//! are gone. Pages move up by hits. A hit takes a page to DRAM. After two reads below the fastest tier it
+//! goes from DRAM to that tier ([`Targets::rises`](crate::state::targets::Targets::rises)).
 
 use crate::context::Context;
 use crate::device::io::{DeviceIo, Writer};
@@ -57,11 +57,11 @@ fn move_away(cx: &Context, device: &DeviceIo, filled: FilledRegion, all: &[Page]
     }
     let mut buf = AlignedBuf::default();
     for level in levels {
-        let (going, others) = taken_by(cx, filled, level, rest);
-        for going in going.chunks(CONTENT_MAX) {
-            buf.with(going.len() * PAGE_SIZE, |content| {
-                let intact = pages::read(device, going, content);
-                write(cx, (level, filled.lap), going, &intact, content);
+        let (moving, others) = taken_by(cx, filled, level, rest);
+        for moving in moving.chunks(CONTENT_MAX) {
+            buf.with(moving.len() * PAGE_SIZE, |content| {
+                let intact = pages::read(device, moving, content);
+                write(cx, (level, filled.lap), moving, &intact, content);
             });
         }
         rest = others;

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use terrace_shm::device_table::TARGETS_MAX;
 
 /// Logs once that a tier cannot keep files without a lasting identity.
-static UNPROVED: Once = Once::new();
+static NO_LASTING_IDENTITY: Once = Once::new();
 
 /// Parked pages restored under one lock.
 const BATCH: usize = 1024;
@@ -28,7 +28,7 @@ pub(crate) fn identity_of(cx: &Context, path_fd: BorrowedFd<'_>) -> Known {
     }
     let Ok(identity) = Identity::of(path_fd) else { return Known::default() };
     if !identity.is_lasting {
-        UNPROVED.call_once(|| {
+        NO_LASTING_IDENTITY.call_once(|| {
             tracing::warn!(
                 "tier: the source has neither lasting inode numbers nor times finer than seconds; the next start drops the pages of such files"
             );
@@ -43,26 +43,26 @@ pub(crate) fn identity_of(cx: &Context, path_fd: BorrowedFd<'_>) -> Known {
 
 /// Looks for the identity of a file that was published soon after a change, once the change has settled.
 #[inline]
-pub(crate) fn look_again(cx: &Context, o: &Object) {
-    let until = o.unproved_until.load(Ordering::Relaxed);
+pub(crate) fn retry_identity(cx: &Context, o: &Object) {
+    let until = o.identity_due_ns.load(Ordering::Relaxed);
     if until != 0 && cx.clock.now_ns() > until {
-        prove(cx, o, until);
+        take_late_identity(cx, o, until);
     }
 }
 
 /// Gives a file its identity late. Pages read before may be older than the identity. Few are dropped for it;
 /// many are worth more.
 #[cold]
-fn prove(cx: &Context, o: &Object, until: u64) {
+fn take_late_identity(cx: &Context, o: &Object, until: u64) {
     let Some(_content) = o.content.try_write() else { return };
-    if o.unproved_until.swap(0, Ordering::Relaxed) == 0 || o.gone.load(Ordering::Relaxed) {
+    if o.identity_due_ns.swap(0, Ordering::Relaxed) == 0 || o.gone.load(Ordering::Relaxed) {
         return;
     }
     let has_few = o.size() <= FEW_BYTES
         || cx.clock.now_ns() < until.saturating_add(FEW_NS)
         || cx.state.lock().pages.index.is_empty(o.slot_index());
-    // With times of the cache's own, `believable` needs no identity.
-    if !has_few || o.times().is_some() || o.is_unsettled() {
+    // With times of the cache's own, `valid_identity` needs no identity.
+    if !has_few || o.times().is_some() || o.has_unsynced_pages() {
         return;
     }
     let known = identity_of(cx, o.source().as_path());
@@ -74,9 +74,9 @@ fn prove(cx: &Context, o: &Object, until: u64) {
 
 /// The identity under which a file's pages on the device stay valid. None: its present state may differ from
 /// the cached one.
-pub(crate) fn believable(cx: &Context, o: &Object) -> Option<u64> {
+pub(crate) fn valid_identity(cx: &Context, o: &Object) -> Option<u64> {
     let wrote = o.slot().write_clock.load(Ordering::Acquire);
-    if o.is_unsettled() {
+    if o.has_unsynced_pages() {
         return None;
     }
     let (identity, stat) = (Identity::of(o.source().as_path()).ok()?, o.source().stat().ok()?);
@@ -87,16 +87,16 @@ pub(crate) fn believable(cx: &Context, o: &Object) -> Option<u64> {
     };
     let settled =
         identity.is_lasting && identity.is_settled(cx.clock.wall_ns()) && stat.st_size as u64 == o.size();
-    let same = o.slot().write_clock.load(Ordering::Acquire) == wrote && !o.is_unsettled();
+    let same = o.slot().write_clock.load(Ordering::Acquire) == wrote && !o.has_unsynced_pages();
     (ours && settled && same).then_some(identity.digest)
 }
 
 /// Restores parked pages of published files on target `number` to the index, a bounded number under each
 /// lock.
-pub(crate) fn bring_back(cx: &Context, number: usize) {
+pub(crate) fn restore_parked(cx: &Context, number: usize) {
     let next = || cx.state.lock().next_arriving(number);
     while let Some(id) = next() {
-        while !cx.is_stopping() && cx.state.lock().bring_back(number, id, BATCH) {}
+        while !cx.is_stopping() && cx.state.lock().restore_parked(number, id, BATCH) {}
         if cx.is_stopping() {
             return;
         }
@@ -105,12 +105,12 @@ pub(crate) fn bring_back(cx: &Context, number: usize) {
 
 impl State {
     /// Prepares the return of a just published object's parked pages. True: there are some.
-    pub(crate) fn welcome(&mut self, o: &Object) -> bool {
+    pub(crate) fn begin_restore(&mut self, o: &Object) -> bool {
         // All targets, not only the first one with pages.
-        (0..TARGETS_MAX).filter(|number| self.welcome_on(*number, o, &[])).count() > 0
+        (0..TARGETS_MAX).filter(|number| self.begin_restore_on(*number, o, &[])).count() > 0
     }
-    /// [`State::welcome`] for one target. `named`: pages with slots there, which keep them.
-    pub(crate) fn welcome_on(&mut self, number: usize, o: &Object, named: &[u64]) -> bool {
+    /// [`State::begin_restore`] for one target. `named`: pages with slots there, which keep them.
+    pub(crate) fn begin_restore_on(&mut self, number: usize, o: &Object, named: &[u64]) -> bool {
         let id = o.id();
         let device = self.target_mut(number);
         let Some(device) = device.filter(|device| !device.is_scanning()) else { return false };
@@ -127,7 +127,7 @@ impl State {
         self.targets.as_mut()?.at_mut(number)?.arriving.pop()
     }
     /// Restores some parked pages of a file. True: more are left.
-    fn bring_back(&mut self, number: usize, id: ObjectId, most: usize) -> bool {
+    fn restore_parked(&mut self, number: usize, id: ObjectId, most: usize) -> bool {
         let Some(o) = self.objects.get(&id).cloned() else { return false };
         let device = self.target_mut(number);
         let Some(device) = device else { return false };

@@ -21,7 +21,7 @@ pub(super) fn place<T>(
     cx: &Context,
     pages: &[T],
     key: impl Fn(&T) -> (u64, u64),
-    ask: impl FnOnce(&mut Targets, &[u64], &Speeds) -> Vec<Share>,
+    choose: impl FnOnce(&mut Targets, &[u64], &Speeds) -> Vec<Share>,
 ) -> Vec<(Arc<DeviceIo>, Vec<usize>)> {
     let follows = |a: &T, b: &T| {
         let ((file, page), (next_file, next_page)) = (key(a), key(b));
@@ -38,7 +38,7 @@ pub(super) fn place<T>(
         speeds[device.number] = Speed { queued, write };
     }
     let shares = match &mut cx.state.lock().targets {
-        Some(targets) => ask(targets, &pieces, &speeds),
+        Some(targets) => choose(targets, &pieces, &speeds),
         None => Vec::new(),
     };
     let starts: Vec<usize> =

@@ -58,7 +58,7 @@ pub(super) fn due(state: &State, device: &DeviceIo) -> Option<FilledRegion> {
     let of = state.targets.as_ref()?.at(device.number)?;
     let region = of.log.due().filter(|_| of.is_serving() || of.is_leaving())?;
     let (lap, pages_used) = of.fillings[region as usize];
-    if of.owed.blocks(lap) {
+    if of.undestaged.blocks(lap) {
         return None;
     }
     Some(FilledRegion { region, lap, pages_used })

@@ -180,14 +180,14 @@ impl<C: PageCache> Filesystem for Adapter<C> {
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        type Asked = (ReplyEntry, OsString);
+        type Lookup = (ReplyEntry, OsString);
         let look =
-            move |ns: &Namespace<C>, op: &mut Op<'_>, (_, name): &mut Asked| ns.lookup(op, parent.0, name);
+            move |ns: &Namespace<C>, op: &mut Op<'_>, (_, name): &mut Lookup| ns.lookup(op, parent.0, name);
         self.admit(req, (reply, name.to_owned()), look, move |namespace, (reply, name), found| match found {
             Err(error) if error.errno() == libc::ENOENT => {
                 let ttl = namespace.config().negative_ttl;
                 reply.entry(&ttl, &no_entry(), GENERATION);
-                namespace.note_vain(parent.0, &name);
+                namespace.note_negative_lookup(parent.0, &name);
             }
             found => answer_entry(namespace, reply, found),
         });
@@ -552,7 +552,7 @@ impl<C: PageCache> Filesystem for Adapter<C> {
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
-        let done = stage::asked(cmd, argument).and_then(|asked| match asked {
+        let done = stage::parse_request(cmd, argument).and_then(|request| match request {
             StageRequest::Stage(offset, len) => {
                 with_buffer(len, |buf| self.namespace.stage(fh.0, offset, buf)).map(|bytes| bytes as i32)
             }

@@ -95,7 +95,7 @@ pub(super) fn own_connection(fuse: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 }
 
 /// Makes the kernel resend all unanswered requests. Returns false if it cannot (before Linux 6.9).
-pub(super) fn ask_to_resend(device: BorrowedFd<'_>) -> io::Result<bool> {
+pub(super) fn request_resend(device: BorrowedFd<'_>) -> io::Result<bool> {
     let mut message = [0u8; 16];
     message[0..4].copy_from_slice(&16u32.to_ne_bytes());
     message[4..8].copy_from_slice(&FUSE_NOTIFY_RESEND.to_ne_bytes());
@@ -125,7 +125,7 @@ mod tests {
         let (read, write) = rustix::pipe::pipe().unwrap();
         let session = resume(Nothing, write, 2).unwrap();
         // The pipe has replaced the session's socket, so a notification arrives there.
-        assert!(ask_to_resend(session.as_fd()).unwrap());
+        assert!(request_resend(session.as_fd()).unwrap());
         let mut got = [0; 16];
         File::from(read).read_exact(&mut got).unwrap();
         assert_eq!(got[..8], [16, 0, 0, 0, 7, 0, 0, 0]);
@@ -138,6 +138,6 @@ mod tests {
             rustix::time::TimerfdClockId::Monotonic,
             rustix::time::TimerfdFlags::CLOEXEC,
         );
-        assert!(!ask_to_resend(refuses.unwrap().as_fd()).unwrap());
+        assert!(!request_resend(refuses.unwrap().as_fd()).unwrap());
     }
 }

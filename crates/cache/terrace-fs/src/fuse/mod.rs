@@ -39,12 +39,12 @@ pub fn connect<C: PageCache>(
 ) -> io::Result<OwnedFd> {
     let own = handshake::own_connection(fuse)?;
     if recovering {
-        if !handshake::ask_to_resend(own.as_fd())? {
+        if !handshake::request_resend(own.as_fd())? {
             tracing::warn!(
                 "this kernel cannot resend requests (Linux 6.9 can): requests open at the crash fail"
             );
         }
-        namespace.note_resend_asked();
+        namespace.note_resend_requested();
     }
     Ok(own)
 }
@@ -87,15 +87,15 @@ pub fn serve<C: PageCache>(
     std::thread::scope(|scope| {
         scope.spawn(|| namespace.shrink_loop());
         scope.spawn(|| namespace.forget_names_loop());
-        scope.spawn(|| namespace.settle_loop());
-        scope.spawn(|| namespace.hear_loop());
+        scope.spawn(|| namespace.recheck_loop());
+        scope.spawn(|| namespace.watch_loop());
         for _ in 0..waiting::THREADS {
             scope.spawn(|| waiting.work(Namespace::<C>::may_wait));
         }
         let ended = session.run();
         namespace.end_shrinking();
-        namespace.end_settling();
-        namespace.end_hearing();
+        namespace.end_rechecks();
+        namespace.end_watching();
         waiting.end();
         ended.or_else(unless_aborted)
     })

@@ -7,7 +7,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
 use super::adapter::IO_BYTES_MAX;
-use super::handshake::ask_to_resend;
+use super::handshake::request_resend;
 
 const IN_HEADER_BYTES: usize = 40;
 /// Requests that have no answer.
@@ -34,7 +34,7 @@ impl Refuser {
     /// descriptor is closed.
     pub fn run(self, over: impl Fn() -> bool) -> io::Result<()> {
         // A kernel without resend (before Linux 6.9) keeps the requests that the dead daemon had read.
-        ask_to_resend(self.fuse.as_fd())?;
+        request_resend(self.fuse.as_fd())?;
         let mut request = vec![0; IO_BYTES_MAX as usize + 64 * 1024];
         while !over() {
             let mut fds = [PollFd::new(&self.fuse, PollFlags::IN)];

@@ -28,7 +28,7 @@ struct Queue {
 #[derive(Default)]
 pub(super) struct Waiting {
     queue: Mutex<Queue>,
-    bell: Condvar,
+    queue_changed: Condvar,
 }
 
 impl std::fmt::Debug for Waiting {
@@ -46,14 +46,14 @@ impl Waiting {
             return job();
         }
         queue.jobs.push_back((Instant::now(), job));
-        self.bell.notify_one();
+        self.queue_changed.notify_one();
     }
 
     /// Body of a queue thread: returns after `end`, when no job is left. `begin` gets the time of each job's
     /// request.
     pub(super) fn work(&self, begin: impl Fn(Instant)) {
-        while let Some((asked, job)) = self.next() {
-            begin(asked);
+        while let Some((requested_at, job)) = self.next() {
+            begin(requested_at);
             job();
         }
     }
@@ -64,7 +64,7 @@ impl Waiting {
             match queue.jobs.pop_front() {
                 Some(job) => return Some(job),
                 None if queue.ended => return None,
-                None => self.bell.wait(&mut queue),
+                None => self.queue_changed.wait(&mut queue),
             }
         }
     }
@@ -72,7 +72,7 @@ impl Waiting {
     /// Ends the threads. Later jobs run on their caller's thread.
     pub(super) fn end(&self) {
         self.queue.lock().ended = true;
-        self.bell.notify_all();
+        self.queue_changed.notify_all();
     }
 }
 
@@ -93,7 +93,7 @@ impl<R, A, F> Movable<R, A, F> {
         F: FnOnce(&Namespace<C>, R, Result<T>),
     {
         let mut op = namespace.begin(self.caller);
-        let done = namespace.quietly(!stays, || (self.act)(namespace, &mut op, &mut self.reply));
+        let done = namespace.without_log(!stays, || (self.act)(namespace, &mut op, &mut self.reply));
         if let Err(error) = &done
             && error.is_shortage()
             && !stays
@@ -101,7 +101,7 @@ impl<R, A, F> Movable<R, A, F> {
             if !op.has_begun() {
                 return Some(self);
             }
-            namespace.tell_shortage(error);
+            namespace.log_shortage(error);
         }
         (self.answer)(namespace, self.reply, done);
         None

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use terrace_sync::Mutex;
 
-use crate::coherence::Moment;
+use crate::coherence::LastEvent;
 use crate::error::{Error, Result};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"trcname6");
@@ -129,7 +129,7 @@ pub(crate) struct InodeRecord {
     /// Hash of the last name by which the inode was found, and of its directory; 0 for none.
     pub(crate) place: AtomicU64,
     /// Time of the last lookup that found the inode.
-    pub(crate) found: Moment,
+    pub(crate) found: LastEvent,
 }
 
 /// One open file or directory.
@@ -156,7 +156,7 @@ pub(crate) struct JournalRecord {
     pub(crate) unique: AtomicU64,
     /// The inode the name had before (remove, rename); 0 where there was none.
     pub(crate) before: AtomicU64,
-    /// The inode whose lookup count this request raised; 0 for none yet. In a listing: the number of counted
+    /// The inode that got a reference by this request; 0 for none yet. In a listing: the number of counted
     /// entries.
     pub(crate) counted: AtomicU64,
 }

@@ -189,9 +189,9 @@ impl<C: PageCache> HandleTable<C> {
         Some((fh, self.get(fh).ok()?))
     }
 
-    /// Enters a new handle and counts it at its inode, whose `life` the caller holds. It is durable when this
-    /// returns. The next daemon finds the inode by its number, so an inode outside the table must not get
-    /// handles.
+    /// Enters a new handle and counts it at its inode. The caller holds the inode's `life`. It is durable
+    /// when this returns. The next daemon finds the inode by its number, so an inode outside the table must
+    /// not get handles.
     pub(crate) fn insert(
         &self,
         inode: &Arc<Inode<C::Object>>,
@@ -280,7 +280,7 @@ fn count_open<C: PageCache>(inode: &Inode<C::Object>, life: &mut Life<C::Object>
 /// mappings. An announced mapping makes it slow until its last writer of any kind is gone, since any of them
 /// may have the mapping. (A mapping keeps its handle open.)
 ///
-/// Files with passthrough stay slow until [`crate::Namespace::settle`].
+/// Files with passthrough stay slow until [`crate::Namespace::reopen_preload_path`].
 pub(crate) fn count_release<C: PageCache>(handle: &Handle<C>, life: &mut Life<C::Object>) {
     let inode = &handle.inode;
     let backed = inode.backing() != 0;

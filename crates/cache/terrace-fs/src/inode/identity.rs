@@ -87,7 +87,7 @@ impl Identity {
 
 impl Devices {
     pub(crate) fn new(root: BorrowedFd<'_>, dev: u64) -> Self {
-        Self { root_dev: dev, root: kept_of(root), others: Mutex::default() }
+        Self { root_dev: dev, root: kind_of(root), others: Mutex::default() }
     }
 
     fn known(&self, dev: u64) -> Option<IdentityKind> {
@@ -106,16 +106,16 @@ impl Devices {
         name: &OsStr,
         stat: &Stat,
     ) -> rustix::io::Result<Option<Identity>> {
-        let Some(kept) = self.known(stat.st_dev) else { return Ok(None) };
-        let handle = if kept == IdentityKind::Handles { handle_of(dir, name)? } else { None };
-        Ok(Some(identity(stat, kept, handle, || hash_of(parent, name))))
+        let Some(kind) = self.known(stat.st_dev) else { return Ok(None) };
+        let handle = if kind == IdentityKind::Handles { handle_of(dir, name)? } else { None };
+        Ok(Some(identity(stat, kind, handle, || hash_of(parent, name))))
     }
 
     /// The identity of an open file, found at a place of this hash.
     pub(crate) fn of_fd(&self, fd: BorrowedFd<'_>, stat: &Stat, place: u64) -> rustix::io::Result<Identity> {
-        let kept = self.look(fd, stat.st_dev);
-        let handle = if kept == IdentityKind::Handles { handle_of(fd, OsStr::new(""))? } else { None };
-        Ok(identity(stat, kept, handle, || place))
+        let kind = self.look(fd, stat.st_dev);
+        let handle = if kind == IdentityKind::Handles { handle_of(fd, OsStr::new(""))? } else { None };
+        Ok(identity(stat, kind, handle, || place))
     }
 
     /// The mark of an inode of an earlier daemon. If its server is gone, the place is the mark.
@@ -135,19 +135,19 @@ impl Devices {
         if dev == self.root_dev {
             return self.root;
         }
-        let kept = kept_of(fd);
-        self.others.lock().insert(dev, kept);
-        kept
+        let kind = kind_of(fd);
+        self.others.lock().insert(dev, kind);
+        kind
     }
 }
 
 fn identity(
     stat: &Stat,
-    kept: IdentityKind,
+    kind: IdentityKind,
     handle: Option<Box<[u8]>>,
     place: impl FnOnce() -> u64,
 ) -> Identity {
-    let mark = match (kept, handle) {
+    let mark = match (kind, handle) {
         (IdentityKind::Numbers, _) => Mark::Number(stat.st_ino),
         (IdentityKind::Handles, Some(handle)) => Mark::Handle(handle),
         _ => Mark::Place(place()),
@@ -155,7 +155,7 @@ fn identity(
     Identity { dev: stat.st_dev, ino: stat.st_ino, mark }
 }
 
-fn kept_of(fd: BorrowedFd<'_>) -> IdentityKind {
+fn kind_of(fd: BorrowedFd<'_>) -> IdentityKind {
     let magic = rustix::fs::fstatfs(fd).map_or(FUSE, |fs| fs.f_type);
     match magic {
         FUSE | NFS if matches!(handle_of(fd, OsStr::new("")), Ok(Some(_))) => IdentityKind::Handles,

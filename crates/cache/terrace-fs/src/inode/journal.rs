@@ -32,7 +32,7 @@ pub(crate) struct Journal {
     left: Mutex<HashMap<u64, usize>>,
     any_left: AtomicBool,
     /// When the kernel was asked to resend.
-    resend_asked: OnceLock<Instant>,
+    resend_requested_at: OnceLock<Instant>,
 }
 
 impl Journal {
@@ -52,12 +52,12 @@ impl Journal {
             taken[slot / 64].fetch_or(1 << (slot % 64), Ordering::Relaxed);
         }
         let any_left = AtomicBool::new(!left.is_empty());
-        Self { durable, taken, left: Mutex::new(left), any_left, resend_asked: OnceLock::new() }
+        Self { durable, taken, left: Mutex::new(left), any_left, resend_requested_at: OnceLock::new() }
     }
 
     /// The kernel has been asked to resend unanswered requests.
-    pub(crate) fn note_resend_asked(&self) {
-        let _ = self.resend_asked.set(Instant::now());
+    pub(crate) fn note_resend_requested(&self) {
+        let _ = self.resend_requested_at.set(Instant::now());
     }
 
     /// Begins a request. The journal records nothing until `Op::intend` or `Op::counted`.
@@ -80,7 +80,7 @@ impl Journal {
                     counted: record.counted.load(Ordering::Relaxed),
                 });
             }
-        } else if self.resend_asked.get().is_some_and(|asked| asked.elapsed() > RESEND_MAX) {
+        } else if self.resend_requested_at.get().is_some_and(|at| at.elapsed() > RESEND_MAX) {
             for (_, slot) in left.drain() {
                 self.free(slot);
             }
@@ -250,7 +250,7 @@ mod tests {
         };
         let second = journal(region, false);
         assert_eq!(left(&second), 1, "nothing was resent yet, however long ago the start was");
-        second.resend_asked.set(Instant::now() - 2 * RESEND_MAX).unwrap();
+        second.resend_requested_at.set(Instant::now() - 2 * RESEND_MAX).unwrap();
         assert_eq!(left(&second), 0);
     }
 

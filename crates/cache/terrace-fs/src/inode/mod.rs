@@ -7,9 +7,9 @@ pub(crate) mod journal;
 pub(crate) mod node;
 mod path;
 pub(crate) mod place;
+pub(crate) mod possibly_mapped;
 pub(crate) mod stream;
 pub(crate) mod table;
-pub(crate) mod unsettled;
 pub(crate) mod watch;
 
 pub(crate) use node::{Inode, Life, SourceState};

@@ -17,7 +17,7 @@ use super::path::ProcPath;
 use super::place::Place;
 use crate::CachedFile;
 use crate::attr::{Attr, Kind};
-use crate::coherence::{self, Emptied, Moment};
+use crate::coherence::{self, Emptied, LastEvent};
 use crate::error::{Error, Result};
 use terrace_engine::source::SourceFile;
 
@@ -59,14 +59,14 @@ pub(crate) struct Life<O> {
     /// Of these, handles that may have mappings of the file which the daemon does not see.
     pub(crate) unseen_writers: u32,
     /// Facts about writes that bypass this daemon (passthrough).
-    pub(crate) outside: Outside,
+    pub(crate) kernel_writes: KernelWrites,
     /// The inode has left the table. Another inode may have its number by now.
     pub(crate) retired: bool,
 }
 
 /// Writes by the kernel itself (passthrough), since a program opened the file.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Outside {
+pub(crate) struct KernelWrites {
     /// Digest of the source before, if any later change gives another one.
     pub(crate) before: Option<u64>,
     /// Whether one of them may have mapped the file: a mapping outlives its handle.
@@ -90,16 +90,16 @@ pub(crate) struct Inode<O> {
     /// Of a directory: the hash of its mark, or one of [`UNMARKED`] and [`UNMARKABLE`].
     pub(crate) marked: AtomicU64,
     /// Whether the watches report others' changes of its name and attributes.
-    pub(crate) heard: AtomicBool,
+    pub(crate) watched: AtomicBool,
     /// Time of the last open for writing, until a descriptor of it is closed.
-    pub(crate) opened: Moment,
+    pub(crate) opened: LastEvent,
     pub(crate) life: Mutex<Life<O>>,
     /// Writers outside `Life::unseen_writers`. Changed under `life`.
     pub(crate) announcing_writers: AtomicU32,
     /// Whether the kernel may have dropped its pages of the file.
     pub(crate) emptied: Emptied,
     /// Time of the last close of a descriptor through which the kernel itself wrote the file.
-    pub(crate) written_outside: Moment,
+    pub(crate) written_outside: LastEvent,
     /// The file has neither set-id bits nor file capabilities, so a write need not clear them.
     pub(crate) unprivileged: AtomicBool,
     /// Looked up or opened since the shrinker's last visit.
@@ -123,13 +123,13 @@ impl<O: CachedFile> Inode<O> {
     /// Closes the source's data descriptors, also of an open file: the next use opens them again. Returns their number.
     pub(crate) fn close_data(&self, life: &Life<O>) -> usize {
         let Some(object) = &life.object else { return 0 };
-        if life.handles > 0 && !self.is_held() {
+        if life.handles > 0 && !self.pins_file() {
             return 0; // They alone hold the file when its last name goes.
         }
-        let before = object.source().data_held();
+        let before = object.source().data_descriptors_open();
         object.source().close_reader();
         self.close_writer_of(object);
-        before.saturating_sub(object.source().data_held())
+        before.saturating_sub(object.source().data_descriptors_open())
     }
 
     fn close_writer_of(&self, object: &O) {
@@ -154,19 +154,19 @@ impl<O> Inode<O> {
             by_place,
             place: Mutex::new(None),
             marked: AtomicU64::new(UNMARKED),
-            heard: AtomicBool::new(false),
-            opened: Moment::default(),
+            watched: AtomicBool::new(false),
+            opened: LastEvent::default(),
             life: Mutex::new(Life {
                 object: None,
                 handles: 0,
                 writers: 0,
                 unseen_writers: 0,
-                outside: Outside::default(),
+                kernel_writes: KernelWrites::default(),
                 retired: false,
             }),
             announcing_writers: AtomicU32::new(0),
             emptied: Emptied::default(),
-            written_outside: Moment::default(),
+            written_outside: LastEvent::default(),
             unprivileged: AtomicBool::new(false),
             used: AtomicBool::new(true),
         }
@@ -220,14 +220,14 @@ impl<O> Inode<O> {
 
     /// Whether the O_PATH descriptor pins the file: its number, and the file itself after its last name is
     /// removed.
-    pub(crate) fn is_held(&self) -> bool {
+    pub(crate) fn pins_file(&self) -> bool {
         self.handle.is_none() && !self.by_place
     }
 
     /// Whether the descriptor no longer reaches a file: it pins none, and the last name is removed.
     pub(crate) fn is_lost(&self) -> bool {
         let gone = |error: Error| error.is(Errno::NOENT) || error.is(Errno::STALE);
-        !self.is_held() && self.stat().is_err_and(gone)
+        !self.pins_file() && self.stat().is_err_and(gone)
     }
 
     /// Whether this inode is the file `name` of `dir`, with its status `stat`.
@@ -371,7 +371,7 @@ impl<O> Inode<O> {
     }
 
     /// The cache could not follow the source: the next look finds a change again.
-    pub(crate) fn doubt(&self) {
+    pub(crate) fn distrust(&self) {
         self.record.seen.store(LOOKING, Ordering::Release);
     }
 

@@ -78,7 +78,7 @@ impl<O> InodeTable<O> {
         Ok(table)
     }
 
-    /// The table of an earlier daemon, whose descriptors are still open in the shared descriptor table.
+    /// The table of an earlier daemon. Its descriptors are still open in the shared descriptor table.
     pub(crate) fn recover(durable: Arc<Durable>) -> Result<Self> {
         let records = durable.inodes;
         let slots = durable.inode_slots.recover(|slot| records[slot].state.load(Ordering::Acquire) == USED);

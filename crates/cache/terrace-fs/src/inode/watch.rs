@@ -34,7 +34,7 @@ const INFO_BYTES: usize = 4 + 8;
 
 /// An event of the source.
 #[derive(Debug, Eq, PartialEq)]
-pub(crate) enum News<'a> {
+pub(crate) enum SourceEvent<'a> {
     /// A name in these directories was given, removed or moved, or its file's attributes changed.
     Name(&'a [u64], &'a OsStr),
     /// The attributes of these directories changed.
@@ -106,12 +106,16 @@ impl Watches {
         }
     }
 
-    /// Waits for events and calls `tell` for those of other processes. The caller should pause after
+    /// Waits for events and calls `report` for those of other processes. The caller should pause after
     /// `Wake::Own`.
     ///
     /// # Errors
     /// The group cannot be read.
-    pub(crate) fn wait(&self, buffer: &mut Vec<u8>, mut tell: impl FnMut(News<'_>)) -> io::Result<Wake> {
+    pub(crate) fn wait(
+        &self,
+        buffer: &mut Vec<u8>,
+        mut report: impl FnMut(SourceEvent<'_>),
+    ) -> io::Result<Wake> {
         buffer.resize(BUFFER_BYTES, 0);
         let mut ready = [PollFd::new(&self.group, PollFlags::IN), PollFd::new(&self.ended, PollFlags::IN)];
         match poll(&mut ready, None) {
@@ -126,11 +130,11 @@ impl Watches {
             Err(Errno::INTR | Errno::AGAIN) => 0,
             Err(errno) => return Err(errno.into()),
         };
-        Ok(if self.parse(&buffer[..len], &mut tell) { Wake::News } else { Wake::Own })
+        Ok(if self.parse(&buffer[..len], &mut report) { Wake::Event } else { Wake::Own })
     }
 
     /// Whether any event was another process's.
-    fn parse(&self, mut events: &[u8], tell: &mut impl FnMut(News<'_>)) -> bool {
+    fn parse(&self, mut events: &[u8], report: &mut impl FnMut(SourceEvent<'_>)) -> bool {
         let own = std::process::id() as i32;
         let mut any = false;
         while events.len() >= METADATA_BYTES {
@@ -140,9 +144,9 @@ impl Watches {
             let infos = &events[METADATA_BYTES..len];
             events = &events[len..];
             if event.mask & libc::FAN_Q_OVERFLOW != 0 {
-                tell(News::Lost);
+                report(SourceEvent::Lost);
             } else if event.pid != own {
-                self.tell_infos(infos, tell);
+                self.report_infos(infos, report);
             } else {
                 continue;
             }
@@ -152,7 +156,7 @@ impl Watches {
     }
 
     /// Each record: type, padding, length; file system; a file handle; a name that ends with NUL.
-    fn tell_infos(&self, mut infos: &[u8], tell: &mut impl FnMut(News<'_>)) {
+    fn report_infos(&self, mut infos: &[u8], report: &mut impl FnMut(SourceEvent<'_>)) {
         while infos.len() > INFO_BYTES + 8 {
             let len =
                 usize::from(u16::from_ne_bytes([infos[2], infos[3]])).clamp(INFO_BYTES + 8, infos.len());
@@ -166,9 +170,11 @@ impl Watches {
             }
             let name = info[8 + bytes..].split(|&byte| byte == 0).next().unwrap_or_default();
             match (kind, name) {
-                (libc::FAN_EVENT_INFO_TYPE_DFID, _) | (_, b"." | b"") => tell(News::Itself(&nodeids)),
+                (libc::FAN_EVENT_INFO_TYPE_DFID, _) | (_, b"." | b"") => {
+                    report(SourceEvent::Itself(&nodeids))
+                }
                 (libc::FAN_EVENT_INFO_TYPE_DFID_NAME, name) => {
-                    tell(News::Name(&nodeids, OsStr::from_bytes(name)));
+                    report(SourceEvent::Name(&nodeids, OsStr::from_bytes(name)));
                 }
                 _ => {}
             }
@@ -189,7 +195,7 @@ impl Watches {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Wake {
     /// Other processes changed names.
-    News,
+    Event,
     /// Only this process changed names.
     Own,
     /// [`Watches::end`] was called.
@@ -221,18 +227,18 @@ mod tests {
     fn names_until(watches: &Watches, last: &str) -> Vec<String> {
         let (mut buffer, mut names) = (Vec::new(), Vec::new());
         while !names.iter().any(|name| name == last) {
-            let tell = |news: News<'_>| {
-                if let News::Name([7], name) = news {
+            let report = |event: SourceEvent<'_>| {
+                if let SourceEvent::Name([7], name) = event {
                     names.push(name.to_str().unwrap().to_owned());
                 }
             };
-            watches.wait(&mut buffer, tell).unwrap();
+            watches.wait(&mut buffer, report).unwrap();
         }
         names
     }
 
     #[test]
-    fn names_that_others_change_are_told_and_own_ones_are_not() {
+    fn names_that_others_change_are_reported_and_own_ones_are_not() {
         let Ok(watches) = Watches::new() else { return terrace_testkit::skipped!("no fanotify") };
         let dir = tempfile::tempdir().unwrap();
         let fd = std::fs::File::open(dir.path()).unwrap();

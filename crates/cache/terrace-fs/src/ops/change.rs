@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, CWD, Gid, Mode, Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
 use rustix::io::Errno;
 
-use super::creds::Powers;
+use super::creds::SetIdPrivileges;
 use crate::attr::{Attr, Time};
 use crate::error::Result;
 use crate::inode::Inode;
@@ -81,7 +81,7 @@ impl<C: PageCache> Namespace<C> {
         if set.atime.is_some() || set.mtime.is_some() {
             set_times(&inode, set)?;
         }
-        self.tell_cache(&inode, set)?;
+        self.update_cache(&inode, set)?;
         self.attr_of(&inode)
     }
 
@@ -105,7 +105,7 @@ impl<C: PageCache> Namespace<C> {
     fn keep_writer(&self, inode: &Inode<C::Object>) {
         let life = inode.life.lock();
         if let Some(object) =
-            life.object.as_ref().filter(|object| self.bound_by_modes && object.is_unsettled())
+            life.object.as_ref().filter(|object| self.bound_by_modes && object.has_unsynced_pages())
         {
             // If it fails now, it would have failed before.
             let _ = object.source().writer();
@@ -122,12 +122,12 @@ impl<C: PageCache> Namespace<C> {
         self.with_room(|| self.cache.truncate(&object, size))?;
         let life = inode.life.lock();
         // If a program has it open, its close does this later.
-        let answer = if life.writers == 0 { object.hear_close() } else { Ok(()) };
+        let answer = if life.writers == 0 { object.take_close_error() } else { Ok(()) };
         inode.close_writer(&life);
         Ok(answer?)
     }
 
-    fn tell_cache(&self, inode: &Inode<C::Object>, set: &SetAttr) -> Result<()> {
+    fn update_cache(&self, inode: &Inode<C::Object>, set: &SetAttr) -> Result<()> {
         let object = inode.life.lock().object.clone();
         let Some(object) = object else { return Ok(()) };
         match set.mtime {
@@ -168,9 +168,9 @@ impl<C: PageCache> Namespace<C> {
         let Stat { st_mode: mode, st_gid: gid, .. } = self.stat_of(inode)?;
         let mut left = mode;
         if mode & (S_ISUID | S_ISGID) != 0 && keep != Some(true) {
-            let powers = Powers::of(caller);
-            if keep == Some(false) || !powers.keep_set_id() {
-                left = without_set_id(mode, || powers.in_group(gid));
+            let privileges = SetIdPrivileges::of(caller);
+            if keep == Some(false) || !privileges.keep_set_id() {
+                left = without_set_id(mode, || privileges.in_group(gid));
             }
         }
         if left != mode {
@@ -220,10 +220,10 @@ fn change_owner<O>(caller: &Caller, inode: &Inode<O>, set: &SetAttr) -> Result<(
     rustix::fs::chownat(inode.fd(), "", uid, gid, AtFlags::EMPTY_PATH)?;
     let after = inode.stat()?;
     if inode.kind == Kind::File && after.st_mode & S_ISGID != 0 {
-        let powers = Powers::of(caller);
-        let member = powers.in_group(before.st_gid)
-            && (before.st_mode & S_ISUID == 0 || powers.in_group(after.st_gid));
-        if !powers.keep_set_id() && !member {
+        let privileges = SetIdPrivileges::of(caller);
+        let member = privileges.in_group(before.st_gid)
+            && (before.st_mode & S_ISUID == 0 || privileges.in_group(after.st_gid));
+        if !privileges.keep_set_id() && !member {
             set_mode(inode, after.st_mode & !S_ISGID)?;
         }
     }

@@ -18,24 +18,24 @@ use crate::Caller;
 const SECBIT_NO_SETUID_FIXUP: libc::c_ulong = 1 << 2;
 
 thread_local! {
-    static THREAD: Cell<Option<Ability>> = const { Cell::new(None) };
+    static THREAD: Cell<Option<ThreadPrivileges>> = const { Cell::new(None) };
 }
 
 /// Abilities of this thread to act for callers.
 #[derive(Clone, Copy, Debug)]
-struct Ability {
+struct ThreadPrivileges {
     /// Has its own umask.
     umask: bool,
     /// May take on other users' ids.
     identity: bool,
 }
 
-impl Ability {
+impl ThreadPrivileges {
     fn of_this_thread() -> Self {
         THREAD.get().unwrap_or_else(|| {
-            let ability = Self::acquire();
-            THREAD.set(Some(ability));
-            ability
+            let privileges = Self::acquire();
+            THREAD.set(Some(privileges));
+            privileges
         })
     }
 
@@ -55,12 +55,12 @@ impl Ability {
 
 /// Runs `create` with the caller's identity and umask, as far as the thread is able to.
 pub(crate) fn as_caller<T>(caller: &Caller, umask: u32, create: impl FnOnce() -> T) -> T {
-    let ability = Ability::of_this_thread();
-    let other = ability.identity && (caller.uid, caller.gid) != (0, 0);
+    let privileges = ThreadPrivileges::of_this_thread();
+    let other = privileges.identity && (caller.uid, caller.gid) != (0, 0);
     // SAFETY: umask and the fs ids belong to this thread alone; glibc passes setfsuid and setfsgid straight on.
     // Failure (an id outside the user namespace) leaves the daemon's own id, and the kernel sends no such ids.
     unsafe {
-        if ability.umask {
+        if privileges.umask {
             libc::umask(umask);
         }
         if other {
@@ -89,7 +89,7 @@ impl Drop for Restore {
 
 /// Parts of a process's status that decide about set-id bits.
 #[derive(Debug, Default)]
-pub(crate) struct Powers {
+pub(crate) struct SetIdPrivileges {
     effective: u64,
     groups: Vec<u32>,
 }
@@ -100,17 +100,17 @@ const CAP_FSETID: u64 = 1 << 4;
 /// of this one.
 const FIRST_USER_NAMESPACE: &str = "user:[4026531837]";
 
-impl Powers {
+impl SetIdPrivileges {
     /// The powers of a caller. A process that has ended or is hidden is judged by its user id.
     pub(crate) fn of(caller: &Caller) -> Self {
         let status = terrace_system::proc::text(caller.tid, "status");
-        let mut powers = match status {
+        let mut privileges = match status {
             Ok(text) if is_in_first_user_namespace(caller) => Self::parse(&text),
             Ok(text) => Self { effective: 0, ..Self::parse(&text) },
             Err(_) => Self { effective: if caller.uid == 0 { u64::MAX } else { 0 }, groups: Vec::new() },
         };
-        powers.groups.push(caller.gid);
-        powers
+        privileges.groups.push(caller.gid);
+        privileges
     }
 
     fn parse(status: &str) -> Self {
@@ -143,11 +143,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn powers_are_read_from_the_status() {
-        let powers = Powers::parse("Name:\tx\nGroups:\t4 24 1000 \nCapEff:\t0000000000000010\n");
-        assert!(powers.keep_set_id());
-        assert!(powers.in_group(24) && !powers.in_group(5));
-        assert!(!Powers::parse("CapEff:\t000001ffffffffef\n").keep_set_id());
+    fn privileges_are_read_from_the_status() {
+        let privileges = SetIdPrivileges::parse("Name:\tx\nGroups:\t4 24 1000 \nCapEff:\t0000000000000010\n");
+        assert!(privileges.keep_set_id());
+        assert!(privileges.in_group(24) && !privileges.in_group(5));
+        assert!(!SetIdPrivileges::parse("CapEff:\t000001ffffffffef\n").keep_set_id());
     }
 
     #[test]

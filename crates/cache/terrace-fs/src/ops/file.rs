@@ -132,7 +132,7 @@ impl<C: PageCache> Namespace<C> {
         }
         let mut answer = opened(inode, 0, &file, !look.changed);
         let inserted = self.handles.insert(inode, &mut life, What::File(file), op.unique());
-        answer.fh = inserted.inspect_err(|_| self.unback(inode, &life))?;
+        answer.fh = inserted.inspect_err(|_| self.release_backing(inode, &life))?;
         if look.changed {
             // A resent request finds the handle, and its answer makes the kernel drop the file's pages as
             // well.
@@ -163,11 +163,11 @@ impl<C: PageCache> Namespace<C> {
     ) -> Result<()> {
         let opened = match (writes(flags), writers) {
             (true, 0) => object.source().writer()?,
-            (false, _) if self.bound_by_modes || !inode.is_held() => object.source().reader()?,
+            (false, _) if self.bound_by_modes || !inode.pins_file() => object.source().reader()?,
             _ => return Ok(()),
         };
         if self.pressure.opened(opened.raw()) {
-            self.pressure.ask_for_data();
+            self.pressure.request_data_close();
         }
         Ok(())
     }
@@ -188,7 +188,7 @@ impl<C: PageCache> Namespace<C> {
 
     /// Drops the cached content of a file that was changed past this daemon.
     pub(crate) fn drop_changed(&self, inode: &Inode<C::Object>, object: &C::Object) -> Result<()> {
-        self.cache.with_source(object, 0..u64::MAX, || Ok(())).inspect_err(|_| inode.doubt())?;
+        self.cache.with_source(object, 0..u64::MAX, || Ok(())).inspect_err(|_| inode.distrust())?;
         inode.unprivileged.store(false, Ordering::Release);
         Ok(())
     }
@@ -205,7 +205,11 @@ impl<C: PageCache> Namespace<C> {
         if let Some(unique) = paged {
             note_paged::<C>(&handle.inode, &file.object);
             if handle.inode.emptied.of_late(coherence::now()) {
-                self.paging.note(handle.inode.nodeid, offset..offset + buf.len() as u64, unique & !RESENT);
+                self.recent_reads.note(
+                    handle.inode.nodeid,
+                    offset..offset + buf.len() as u64,
+                    unique & !RESENT,
+                );
             }
         }
         if let Some(bytes) = self.with_room(|| self.read_made_up(&handle.inode, file, offset, &mut *buf))? {
@@ -263,9 +267,9 @@ impl<C: PageCache> Namespace<C> {
         let past_it = (file.access == AccessPath::FuseDirect).then_some(file.since);
         // The kernel locks pages against readers while it writes them back from its page cache.
         let stale = !kind.from_cache
-            && (self.paging.is_blind(came)
+            && (self.recent_reads.is_blind(came)
                 || inode.emptied.of_late(came)
-                    && self.paging.overtook(
+                    && self.recent_reads.overtook(
                         inode.nodeid,
                         range,
                         kind.caller.unique & !RESENT,
@@ -300,12 +304,12 @@ impl<C: PageCache> Namespace<C> {
         let handle = self.handles.get(fh)?;
         let file = handle.file()?;
         handle.inode.opened.forget();
-        let wanted = file.object.dirty_pages() > 0 || file.object.is_unheard();
+        let wanted = file.object.dirty_pages() > 0 || file.object.has_unreported_close();
         if !(wanted && self.config.flush_on_close && file.writes()) || self.cache.is_own_thread(caller.tid) {
             return Ok(());
         }
         self.with_room(|| self.cache.flush(&file.object, 0..u64::MAX))?;
-        Ok(file.object.hear_close()?)
+        Ok(file.object.take_close_error()?)
     }
 
     /// The last descriptor and mapping of a handle (file or directory) are gone.
@@ -326,8 +330,8 @@ impl<C: PageCache> Namespace<C> {
             if handle.file().is_ok_and(OpenFile::writes) {
                 inode.written_outside.note();
             }
-            self.settle_soon(inode, &mut life);
-            self.unback(inode, &life);
+            self.reopen_preload_path_soon(inode, &mut life);
+            self.release_backing(inode, &life);
         }
     }
 

@@ -27,7 +27,7 @@ pub struct Entry {
 }
 
 /// Longest lifetime of names and attributes in the kernel without events of others' changes.
-const UNHEARD_TTL: Duration = Duration::from_secs(1);
+const UNWATCHED_TTL: Duration = Duration::from_secs(1);
 
 pub(crate) const NOFOLLOW: AtFlags = AtFlags::SYMLINK_NOFOLLOW.union(AtFlags::NO_AUTOMOUNT);
 
@@ -46,9 +46,9 @@ impl<C: PageCache> Namespace<C> {
             _ => name,
         };
         let entry = self.enter(&parent, name, op)?.1;
-        if parent.nodeid == ROOT && !parent.heard.load(Ordering::Relaxed) {
-            // The kernel has the root's mode by now: see `invalidate_heard`.
-            parent.heard.store(self.hears_of(&parent), Ordering::Relaxed);
+        if parent.nodeid == ROOT && !parent.watched.load(Ordering::Relaxed) {
+            // The kernel has the root's mode by now: see `invalidate_watched`.
+            parent.watched.store(self.watch_names_of(&parent), Ordering::Relaxed);
         }
         Ok(entry)
     }
@@ -83,7 +83,7 @@ impl<C: PageCache> Namespace<C> {
             return Err(Errno::LOOP.into());
         }
         // Before the look: events then cover every later change by others.
-        let heard = self.hears_of(parent);
+        let watched = self.watch_names_of(parent);
         let mut stat = stat_name(dir, name)?;
         let inode = match self.known(parent, name, &stat, &counts)? {
             Some(inode) => inode,
@@ -102,10 +102,10 @@ impl<C: PageCache> Namespace<C> {
         };
         inode.found_at(parent.nodeid, name);
         inode.note_found();
-        inode.heard.store(heard, Ordering::Relaxed);
+        inode.watched.store(watched, Ordering::Relaxed);
         self.refused.forget(inode.nodeid);
         let (attr, attr_ttl) = self.overlay(&inode, &stat);
-        let entry = Entry { attr_ttl, ..self.entry(attr, heard) };
+        let entry = Entry { attr_ttl, ..self.entry(attr, watched) };
         Ok((inode, entry))
     }
 
@@ -138,9 +138,9 @@ impl<C: PageCache> Namespace<C> {
 
     /// An entry with the current lifetimes. When the table of inodes fills up, the kernel does not keep new
     /// names and forgets their inodes as soon as they are unused.
-    pub(crate) fn entry(&self, attr: Attr, heard: bool) -> Entry {
+    pub(crate) fn entry(&self, attr: Attr, watched: bool) -> Entry {
         let high = self.pressure.is_high(self.inodes.len());
-        let ttl = |most: Duration| if heard { most } else { most.min(UNHEARD_TTL) };
+        let ttl = |most: Duration| if watched { most } else { most.min(UNWATCHED_TTL) };
         let entry_ttl = if high { Duration::ZERO } else { ttl(self.config.entry_ttl) };
         Entry { attr, attr_ttl: ttl(self.config.attr_ttl), entry_ttl }
     }
@@ -164,7 +164,7 @@ impl<C: PageCache> Namespace<C> {
     /// The source's attributes, also of a deleted file that only open descriptors reach.
     pub(crate) fn stat_of(&self, inode: &Inode<C::Object>) -> Result<Stat> {
         match inode.stat() {
-            Err(error) if !inode.is_held() => {
+            Err(error) if !inode.pins_file() => {
                 let object = inode.life.lock().object.clone();
                 object.and_then(|object| object.source().stat().ok()).ok_or(error)
             }
@@ -177,10 +177,10 @@ impl<C: PageCache> Namespace<C> {
     fn overlay(&self, inode: &Inode<C::Object>, stat: &Stat) -> (Attr, Duration) {
         let mut attr = Attr::from_stat(inode.nodeid, stat);
         // Changes by a hard link are reported in that link's directory, which may not be marked.
-        let heard = inode.heard.load(Ordering::Relaxed)
-            && !self.is_deaf.load(Ordering::Relaxed)
+        let watched = inode.watched.load(Ordering::Relaxed)
+            && !self.watch_failed.load(Ordering::Relaxed)
             && (inode.kind == Kind::Directory || attr.nlink <= 1);
-        let mut ttl = if heard { self.config.attr_ttl } else { self.config.attr_ttl.min(UNHEARD_TTL) };
+        let mut ttl = if watched { self.config.attr_ttl } else { self.config.attr_ttl.min(UNWATCHED_TTL) };
         if inode.kind == Kind::File
             && let life = inode.life.lock()
             && let Some(object) = &life.object

@@ -26,7 +26,7 @@ use terrace_engine::source::differs_from_now_on;
 
 use crate::error::Result;
 use crate::inode::handle::{OpenFile, writes, writes_only};
-use crate::inode::node::Outside;
+use crate::inode::node::KernelWrites;
 use crate::inode::{Inode, Life, SourceState};
 use crate::{CachedFile, Namespace, PageCache, coherence};
 
@@ -93,7 +93,7 @@ impl<C: PageCache> Namespace<C> {
 
     /// Releases the backing file after the last close, or if no handle could be made. The caller holds
     /// `life`.
-    pub(crate) fn unback(&self, inode: &Inode<C::Object>, life: &Life<C::Object>) {
+    pub(crate) fn release_backing(&self, inode: &Inode<C::Object>, life: &Life<C::Object>) {
         let backing = inode.backing();
         if backing == 0 || life.handles > 0 {
             return;
@@ -113,9 +113,9 @@ impl<C: PageCache> Namespace<C> {
         }
         if life.unseen_writers == 0 && !file.object.is_slow() {
             let before = differs_from_now_on(&look.stat).then_some(look.digest);
-            life.outside = Outside { before, may_map: false };
+            life.kernel_writes = KernelWrites { before, may_map: false };
         }
-        life.outside.may_map |= may_map(file.flags);
+        life.kernel_writes.may_map |= may_map(file.flags);
     }
 
     /// Whether the file may change without this daemon's knowledge. For an open file without passthrough,
@@ -157,22 +157,22 @@ impl<C: PageCache> Namespace<C> {
 
     /// After the last unseen writer's close, opens the file to the preload path again. Returns false if a
     /// mapping may still write it. The caller holds `life`.
-    pub(crate) fn settle(&self, inode: &Inode<C::Object>, life: &mut Life<C::Object>) -> bool {
+    pub(crate) fn reopen_preload_path(&self, inode: &Inode<C::Object>, life: &mut Life<C::Object>) -> bool {
         let Some(object) = life.object.clone().filter(|object| object.is_slow()) else { return true };
         if life.unseen_writers > 0 || !self.is_free_of_mappings(inode, &object, life) {
             return false;
         }
-        if let Err(err) = self.drop_unless(inode, &object, life.outside) {
+        if let Err(err) = self.drop_unless(inode, &object, life.kernel_writes) {
             tracing::debug!("inode {}: {err}", inode.nodeid);
             return false;
         }
-        if life.outside.may_map {
+        if life.kernel_writes.may_map {
             // Stores to a mapping changed the times. After writes the kernel dropped its attributes itself.
             self.invalidate_attributes(inode.nodeid);
         }
         object.set_slow(false);
         object.set_mapped(false);
-        life.outside = Outside::default();
+        life.kernel_writes = KernelWrites::default();
         true
     }
 
@@ -182,8 +182,8 @@ impl<C: PageCache> Namespace<C> {
         object: &C::Object,
         life: &mut Life<C::Object>,
     ) -> bool {
-        life.outside.may_map |= object.is_mapped();
-        if !life.outside.may_map {
+        life.kernel_writes.may_map |= object.is_mapped();
+        if !life.kernel_writes.may_map {
             return true;
         }
         if life.writers > 0 {
@@ -200,43 +200,43 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// Drops the frames of a file without writers, unless it is unchanged.
-    fn drop_unless(&self, inode: &Inode<C::Object>, object: &C::Object, outside: Outside) -> Result<()> {
+    fn drop_unless(&self, inode: &Inode<C::Object>, object: &C::Object, writes: KernelWrites) -> Result<()> {
         let look = inode.look(object)?;
-        if look.changed || outside.before != Some(look.digest) {
+        if look.changed || writes.before != Some(look.digest) {
             self.drop_changed(inode, object)?;
             inode.trust(look.digest);
         }
         Ok(())
     }
 
-    /// Settles a file, now or as soon as possible. The caller holds `life`.
-    pub(crate) fn settle_soon(&self, inode: &Arc<Inode<C::Object>>, life: &mut Life<C::Object>) {
-        if !self.settle(inode, life) && life.unseen_writers == 0 {
-            self.unsettled.push(inode.nodeid);
+    /// Opens a file to the preload path, now or as soon as possible. The caller holds `life`.
+    pub(crate) fn reopen_preload_path_soon(&self, inode: &Arc<Inode<C::Object>>, life: &mut Life<C::Object>) {
+        if !self.reopen_preload_path(inode, life) && life.unseen_writers == 0 {
+            self.possibly_mapped.push(inode.nodeid);
         }
     }
 
-    /// Retries to settle files, until [`Namespace::end_settling`].
-    pub(crate) fn settle_loop(&self) {
+    /// Checks these files again, until [`Namespace::end_rechecks`].
+    pub(crate) fn recheck_loop(&self) {
         let mut pause = RECHECK_MIN;
-        while let Some(nodeids) = self.unsettled.wait(pause) {
+        while let Some(nodeids) = self.possibly_mapped.wait(pause) {
             let before = nodeids.len();
-            let left: Vec<u64> = nodeids.into_iter().filter(|&nodeid| !self.try_settle(nodeid)).collect();
+            let left: Vec<u64> = nodeids.into_iter().filter(|&nodeid| !self.try_reopen(nodeid)).collect();
             pause = if left.len() < before { RECHECK_MIN } else { (pause * 2).min(RECHECK_MAX) };
-            left.into_iter().for_each(|nodeid| self.unsettled.push(nodeid));
+            left.into_iter().for_each(|nodeid| self.possibly_mapped.push(nodeid));
         }
     }
 
-    /// True: the file is settled, or the close of its writer will settle it.
-    fn try_settle(&self, nodeid: u64) -> bool {
+    /// True: the file is open to the preload path, or the close of its writer will open it.
+    fn try_reopen(&self, nodeid: u64) -> bool {
         let Ok(inode) = self.inode(nodeid) else { return true };
         let mut life = inode.life.lock();
-        life.unseen_writers > 0 || self.settle(&inode, &mut life)
+        life.unseen_writers > 0 || self.reopen_preload_path(&inode, &mut life)
     }
 
-    /// Ends [`Namespace::settle_loop`].
-    pub(crate) fn end_settling(&self) {
-        self.unsettled.end();
+    /// Ends [`Namespace::recheck_loop`].
+    pub(crate) fn end_rechecks(&self) {
+        self.possibly_mapped.end();
     }
 }
 

@@ -1,7 +1,7 @@
 //! Changes of names behind the mount: checks whether an inode is still at the place where the kernel found
 //! it.
 //!
-//! The kernel caches names. Changes in the source are reported to it ([`Namespace::hear_loop`]), but a
+//! The kernel caches names. Changes in the source are reported to it ([`Namespace::watch_loop`]), but a
 //! program may be faster. So an operation that writes, or changes names, first checks that the whole path
 //! still leads to the inode. If not, the answer is ESTALE. The kernel then looks up each name of the path
 //! again and repeats the request with the result: the program sees no error. A program that reaches the inode
@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::inode::identity::hash_of;
 use crate::inode::node::{UNMARKABLE, UNMARKED};
 use crate::inode::place::{Place, REPEATED_WITHIN};
-use crate::inode::watch::{News, Wake};
+use crate::inode::watch::{SourceEvent, Wake};
 use crate::inode::{Inode, ROOT};
 use crate::{Caller, Kind, Namespace, PageCache};
 use std::sync::atomic::Ordering;
@@ -36,7 +36,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 const PRUNED_MAX: usize = 512;
 
 /// How a place is reached from the root.
-enum Way {
+enum PathFromRoot {
     /// By this path from the root.
     Path(OsString),
     /// The path is too long, or one of its directories is unknown: only the last name is checked.
@@ -47,7 +47,7 @@ enum Way {
 
 /// The end of the path by which an inode was found.
 #[derive(Clone, Copy, Eq, PartialEq)]
-enum End {
+enum PathEnd {
     Itself,
     /// Another file, or none.
     Other,
@@ -101,13 +101,13 @@ impl<C: PageCache> Namespace<C> {
 
     /// True if the path of the last lookup leads to the inode, or cannot be checked.
     pub(crate) fn is_in_place(&self, inode: &Inode<C::Object>) -> bool {
-        matches!(self.end_of_path(inode), End::Itself | End::Unknown)
+        matches!(self.end_of_path(inode), PathEnd::Itself | PathEnd::Unknown)
     }
 
     /// True if the path of the last lookup certainly leads to another file, or to none. A failing server does
     /// not count.
     fn has_lost_its_place(&self, inode: &Inode<C::Object>) -> bool {
-        self.end_of_path(inode) == End::Other
+        self.end_of_path(inode) == PathEnd::Other
     }
 
     /// Whether an earlier daemon found the inode a moment ago by a name unknown to this one: one of several, or
@@ -131,18 +131,18 @@ impl<C: PageCache> Namespace<C> {
         else {
             return false;
         };
-        self.inode(parent).is_ok_and(|parent| end_of(parent.fd(), &name, inode) == End::Itself)
+        self.inode(parent).is_ok_and(|parent| end_of(parent.fd(), &name, inode) == PathEnd::Itself)
     }
 
-    fn end_of_path(&self, inode: &Inode<C::Object>) -> End {
-        let (true, Ok(root)) = (inode.nodeid != ROOT, self.inode(ROOT)) else { return End::Unknown };
-        let Some(place) = self.place_of(inode) else { return End::Stale };
-        match self.way_to(place.clone()) {
-            Way::Path(path) => end_of(root.fd(), &path, inode),
-            Way::Name => {
-                self.inode(place.parent).map_or(End::Stale, |parent| end_of(parent.fd(), &place.name, inode))
-            }
-            Way::Lost => End::Stale,
+    fn end_of_path(&self, inode: &Inode<C::Object>) -> PathEnd {
+        let (true, Ok(root)) = (inode.nodeid != ROOT, self.inode(ROOT)) else { return PathEnd::Unknown };
+        let Some(place) = self.place_of(inode) else { return PathEnd::Stale };
+        match self.path_to(place.clone()) {
+            PathFromRoot::Path(path) => end_of(root.fd(), &path, inode),
+            PathFromRoot::Name => self
+                .inode(place.parent)
+                .map_or(PathEnd::Stale, |parent| end_of(parent.fd(), &place.name, inode)),
+            PathFromRoot::Lost => PathEnd::Stale,
         }
     }
 
@@ -150,7 +150,7 @@ impl<C: PageCache> Namespace<C> {
     pub(crate) fn is_deleted(&self, inode: &Inode<C::Object>) -> bool {
         match inode.stat() {
             // Some servers do not count links.
-            Ok(stat) => stat.st_nlink == 0 && (inode.is_held() || self.has_lost_its_place(inode)),
+            Ok(stat) => stat.st_nlink == 0 && (inode.pins_file() || self.has_lost_its_place(inode)),
             Err(_) => inode.is_lost() && self.has_lost_its_place(inode),
         }
     }
@@ -169,20 +169,20 @@ impl<C: PageCache> Namespace<C> {
         inode.place()
     }
 
-    fn way_to(&self, mut place: Place) -> Way {
+    fn path_to(&self, mut place: Place) -> PathFromRoot {
         let mut names = Vec::new();
         loop {
-            let Ok(parent) = self.inode(place.parent) else { return Way::Name };
+            let Ok(parent) = self.inode(place.parent) else { return PathFromRoot::Name };
             if self.crossings.leads(parent.fd(), &place.name) {
-                return Way::Lost; // A look there would wait for this daemon.
+                return PathFromRoot::Lost; // A look there would wait for this daemon.
             }
             if place.parent == ROOT {
                 break;
             }
-            let Some(above) = self.place_of(&parent) else { return Way::Lost };
+            let Some(above) = self.place_of(&parent) else { return PathFromRoot::Lost };
             names.push(std::mem::replace(&mut place, above).name);
             if names.len() > DEPTH_MAX {
-                return Way::Name;
+                return PathFromRoot::Name;
             }
         }
         let mut path = OsString::from(place.name);
@@ -190,15 +190,15 @@ impl<C: PageCache> Namespace<C> {
             path.push("/");
             path.push(name);
         }
-        if path.len() <= PATH_BYTES_MAX { Way::Path(path) } else { Way::Name }
+        if path.len() <= PATH_BYTES_MAX { PathFromRoot::Path(path) } else { PathFromRoot::Name }
     }
 
     /// Marks this directory. Returns whether others' changes of its names are reported from now on.
-    pub(crate) fn hears_of(&self, dir: &Inode<C::Object>) -> bool {
-        if self.is_deaf.load(Ordering::Relaxed) {
+    pub(crate) fn watch_names_of(&self, dir: &Inode<C::Object>) -> bool {
+        if self.watch_failed.load(Ordering::Relaxed) {
             return false;
         }
-        let Some(watches) = self.watches.as_ref().filter(|_| dir.is_held()) else { return false };
+        let Some(watches) = self.watches.as_ref().filter(|_| dir.pins_file()) else { return false };
         match dir.marked.load(Ordering::Acquire) {
             UNMARKABLE => return false,
             UNMARKED => {}
@@ -213,49 +213,49 @@ impl<C: PageCache> Namespace<C> {
 
     /// A directory has left the table. A later inode of it, if found meanwhile, has its own count among the
     /// marks.
-    pub(crate) fn hear_no_more(&self, dir: &Inode<C::Object>) {
+    pub(crate) fn unwatch(&self, dir: &Inode<C::Object>) {
         let mark = dir.marked.swap(UNMARKABLE, Ordering::AcqRel);
         if let Some(watches) = self.watches.as_ref().filter(|_| mark > UNMARKABLE) {
             watches.forget(mark, dir.nodeid);
         }
     }
 
-    /// Reports names changed by others to the kernel, until [`Namespace::end_hearing`].
-    pub(crate) fn hear_loop(&self) {
+    /// Reports names changed by others to the kernel, until [`Namespace::end_watching`].
+    pub(crate) fn watch_loop(&self) {
         let Some(watches) = &self.watches else { return };
         self.look_again();
         let mut buffer = Vec::new();
         loop {
-            match watches.wait(&mut buffer, |news| self.hear(&news)) {
-                Ok(Wake::News) => {}
+            match watches.wait(&mut buffer, |event| self.report_event(&event)) {
+                Ok(Wake::Event) => {}
                 Ok(Wake::Own) => std::thread::sleep(PAUSE),
                 Ok(Wake::End) => return,
                 Err(err) => {
                     tracing::warn!(
                         "changes of names in the source are seen a second later from now on: {err}"
                     );
-                    self.is_deaf.store(true, Ordering::Relaxed);
-                    return self.hear(&News::Lost);
+                    self.watch_failed.store(true, Ordering::Relaxed);
+                    return self.report_event(&SourceEvent::Lost);
                 }
             }
         }
     }
 
-    /// Ends [`Namespace::hear_loop`].
-    pub(crate) fn end_hearing(&self) {
+    /// Ends [`Namespace::watch_loop`].
+    pub(crate) fn end_watching(&self) {
         self.watches.iter().for_each(|watches| watches.end());
     }
 
-    fn hear(&self, news: &News<'_>) {
+    fn report_event(&self, event: &SourceEvent<'_>) {
         let Some(kernel) = self.kernel.get() else { return };
-        match news {
-            News::Name(dirs, name) => dirs.iter().for_each(|dir| {
+        match event {
+            SourceEvent::Name(dirs, name) => dirs.iter().for_each(|dir| {
                 kernel.expire_name(*dir, name);
                 // The directory's times and its number of links change with its names.
-                self.invalidate_heard(*dir);
+                self.invalidate_watched(*dir);
             }),
-            News::Itself(dirs) => dirs.iter().for_each(|dir| self.invalidate_heard(*dir)),
-            News::Lost => {
+            SourceEvent::Itself(dirs) => dirs.iter().for_each(|dir| self.invalidate_watched(*dir)),
+            SourceEvent::Lost => {
                 let places = self.inodes.all().into_iter().filter_map(|inode| inode.place());
                 places.for_each(|place| kernel.expire_name(place.parent, &place.name));
             }
@@ -265,8 +265,8 @@ impl<C: PageCache> Namespace<C> {
     /// Invalidates a directory's attributes. The kernel drops an answer that an invalidation overtakes. For
     /// the root's first answer it would then refuse the program (EACCES), so the root is spared until it is
     /// looked up.
-    fn invalidate_heard(&self, dir: u64) {
-        if dir != ROOT || self.inode(ROOT).is_ok_and(|root| root.heard.load(Ordering::Relaxed)) {
+    fn invalidate_watched(&self, dir: u64) {
+        if dir != ROOT || self.inode(ROOT).is_ok_and(|root| root.watched.load(Ordering::Relaxed)) {
             self.invalidate_attributes(dir);
         }
     }
@@ -276,16 +276,18 @@ impl<C: PageCache> Namespace<C> {
     fn look_again(&self) {
         let (mut moved, inodes) = (Vec::new(), self.inodes.all());
         for dir in inodes.iter().filter(|inode| inode.kind == Kind::Directory) {
-            let heard = self.hears_of(dir);
+            let watched = self.watch_names_of(dir);
             if dir.nodeid == ROOT && inodes.len() > 1 {
-                dir.heard.store(heard, Ordering::Relaxed);
+                dir.watched.store(watched, Ordering::Relaxed);
             }
         }
         for inode in inodes.iter().filter(|inode| inode.place().is_none() && inode.nodeid != ROOT) {
             match self.is_in_place(inode) {
                 true => {
                     let parent = inode.place().and_then(|place| self.inode(place.parent).ok());
-                    inode.heard.store(parent.is_some_and(|dir| self.hears_of(&dir)), Ordering::Relaxed);
+                    inode
+                        .watched
+                        .store(parent.is_some_and(|dir| self.watch_names_of(&dir)), Ordering::Relaxed);
                 }
                 false => moved.push(inode.nodeid),
             }
@@ -298,11 +300,11 @@ impl<C: PageCache> Namespace<C> {
     }
 }
 
-fn end_of<O>(dir: BorrowedFd<'_>, path: &OsStr, inode: &Inode<O>) -> End {
+fn end_of<O>(dir: BorrowedFd<'_>, path: &OsStr, inode: &Inode<O>) -> PathEnd {
     match stat_name(dir, path) {
-        Ok(stat) if inode.is_at(dir, path, &stat) => End::Itself,
-        Ok(_) | Err(Errno::NOENT | Errno::NOTDIR) => End::Other,
-        Err(Errno::LOOP | Errno::STALE) => End::Stale,
-        Err(_) => End::Unknown,
+        Ok(stat) if inode.is_at(dir, path, &stat) => PathEnd::Itself,
+        Ok(_) | Err(Errno::NOENT | Errno::NOTDIR) => PathEnd::Other,
+        Err(Errno::LOOP | Errno::STALE) => PathEnd::Stale,
+        Err(_) => PathEnd::Unknown,
     }
 }

@@ -93,7 +93,7 @@ pub(crate) enum StageRequest {
 ///
 /// # Errors
 /// ENOTTY: not an ioctl of terrace. EINVAL: the argument has another shape, or too many bytes.
-pub(crate) fn asked(number: u32, argument: &[u8]) -> Result<StageRequest> {
+pub(crate) fn parse_request(number: u32, argument: &[u8]) -> Result<StageRequest> {
     let word = |at: usize| {
         let bytes = argument.get(at * 8..at * 8 + 8)?;
         bytes.try_into().map(u64::from_ne_bytes).ok()
@@ -103,7 +103,7 @@ pub(crate) fn asked(number: u32, argument: &[u8]) -> Result<StageRequest> {
         let (offset, len) = (word(0)?, word(1)?);
         (len <= most && offset.checked_add(len).is_some()).then_some((offset, len))
     };
-    let asked = match (number, words) {
+    let request = match (number, words) {
         (STAGE, 2) => part(STAGE_BYTES_MAX).map(|(offset, len)| StageRequest::Stage(offset, len as usize)),
         (PIN, 3) => part(STAGE_BYTES_MAX)
             .and_then(|(offset, len)| Some(StageRequest::Pin(offset, len, Duration::from_millis(word(2)?)))),
@@ -113,7 +113,7 @@ pub(crate) fn asked(number: u32, argument: &[u8]) -> Result<StageRequest> {
         (STAGE | PIN | DOWN | DROP, _) => None,
         _ => return Err(Errno::NOTTY.into()),
     };
-    asked.ok_or(Errno::INVAL.into())
+    request.ok_or(Errno::INVAL.into())
 }
 
 impl<C: PageCache> Namespace<C> {
@@ -155,19 +155,19 @@ mod tests {
     #[test]
     fn arguments_of_other_shapes_are_refused() {
         let argument = |offset: u64, len: u64| [offset.to_ne_bytes(), len.to_ne_bytes()].concat();
-        let asked = |number, argument: &[u8]| asked(number, argument).map_err(|error| error.errno());
-        assert_eq!(asked(STAGE, &argument(4096, 1 << 20)), Ok(StageRequest::Stage(4096, 1 << 20)));
+        let parse = |number, argument: &[u8]| parse_request(number, argument).map_err(|error| error.errno());
+        assert_eq!(parse(STAGE, &argument(4096, 1 << 20)), Ok(StageRequest::Stage(4096, 1 << 20)));
         for bad in [argument(0, (1 << 20) + 1), argument(u64::MAX, 1), vec![0; 8], vec![0; 17]] {
-            assert_eq!(asked(STAGE, &bad), Err(libc::EINVAL), "{bad:?}");
-            assert_eq!(asked(PIN, &bad), Err(libc::EINVAL), "{bad:?}");
+            assert_eq!(parse(STAGE, &bad), Err(libc::EINVAL), "{bad:?}");
+            assert_eq!(parse(PIN, &bad), Err(libc::EINVAL), "{bad:?}");
         }
         let hour = [argument(0, 5), 3_600_000_u64.to_ne_bytes().to_vec()].concat();
-        assert_eq!(asked(PIN, &hour), Ok(StageRequest::Pin(0, 5, Duration::from_secs(3600))));
+        assert_eq!(parse(PIN, &hour), Ok(StageRequest::Pin(0, 5, Duration::from_secs(3600))));
         let level = |level: u64| [argument(0, 5), level.to_ne_bytes().to_vec()].concat();
-        assert_eq!(asked(DOWN, &level(1)), Ok(StageRequest::Down(0, 5, 1)));
-        assert_eq!(asked(DOWN, &level(256)), Err(libc::EINVAL));
-        assert_eq!(asked(DROP, &argument(7, 1 << 40)), Ok(StageRequest::Drop(7, 1 << 40)));
-        assert_eq!(asked(DROP, &hour), Err(libc::EINVAL));
-        assert_eq!(asked(STAGE + 9, &argument(0, 1)), Err(libc::ENOTTY));
+        assert_eq!(parse(DOWN, &level(1)), Ok(StageRequest::Down(0, 5, 1)));
+        assert_eq!(parse(DOWN, &level(256)), Err(libc::EINVAL));
+        assert_eq!(parse(DROP, &argument(7, 1 << 40)), Ok(StageRequest::Drop(7, 1 << 40)));
+        assert_eq!(parse(DROP, &hour), Err(libc::EINVAL));
+        assert_eq!(parse(STAGE + 9, &argument(0, 1)), Err(libc::ENOTTY));
     }
 }

@@ -7,7 +7,7 @@ use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
 use super::change::set_mode;
-use super::creds::Powers;
+use super::creds::SetIdPrivileges;
 use crate::error::Result;
 use crate::{Caller, Namespace, Op, PageCache, made_up};
 
@@ -105,8 +105,8 @@ impl<C: PageCache> Namespace<C> {
     fn drop_foreign_group_id(&self, caller: &Caller, inode: &crate::inode::Inode<C::Object>) -> Result<()> {
         let stat = inode.stat()?;
         if stat.st_mode & S_ISGID != 0 {
-            let powers = Powers::of(caller);
-            if !powers.keep_set_id() && !powers.in_group(stat.st_gid) {
+            let privileges = SetIdPrivileges::of(caller);
+            if !privileges.keep_set_id() && !privileges.in_group(stat.st_gid) {
                 set_mode(inode, stat.st_mode & 0o7777 & !S_ISGID)?;
             }
         }

@@ -6,14 +6,14 @@
 /// Decides when freed memory is returned to the kernel: after many entries were removed, and when removals
 /// have stopped. Earlier, live entries keep most freed pages of the heap in use.
 #[derive(Debug, Default)]
-pub(crate) struct Freed {
+pub(crate) struct FreedEntries {
     /// Highest number since the last return.
     most: usize,
     /// Number at the last look.
     last: usize,
 }
 
-impl Freed {
+impl FreedEntries {
     /// Fewer entries are not worth a return.
     const RETURN_MIN_ENTRIES: usize = 1024;
 
@@ -21,8 +21,8 @@ impl Freed {
     /// and none since the last look.
     pub(crate) fn is_much(&mut self, now: usize) -> bool {
         self.most = self.most.max(now);
-        let rests = now >= std::mem::replace(&mut self.last, now);
-        let much = rests && self.most - now >= Self::RETURN_MIN_ENTRIES;
+        let is_stable = now >= std::mem::replace(&mut self.last, now);
+        let much = is_stable && self.most - now >= Self::RETURN_MIN_ENTRIES;
         if much {
             self.most = now;
         }
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn freed_memory_is_given_back_once_a_burst() {
-        let mut freed = Freed::default();
+        let mut freed = FreedEntries::default();
         assert!(!freed.is_much(100) && !freed.is_much(1) && !freed.is_much(1), "few things are no reason");
         assert!(!freed.is_much(10_000) && !freed.is_much(5001) && !freed.is_much(3900), "they still go");
         assert!(!freed.is_much(20) && freed.is_much(20), "the rest of a burst, too");

@@ -22,9 +22,9 @@ const WAIT: Duration = Duration::from_millis(2);
 const DESCRIPTOR_WAIT_MAX: Duration = Duration::from_secs(30);
 /// Longest wait on a thread that answers the kernel: on a busy machine the threads that make room may be
 /// slow.
-const PATIENCE_OF_ANSWERERS: Duration = Duration::from_secs(5);
+const ANSWERER_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Shortest time between two log messages about a shortage.
-const TELL_EVERY: Duration = Duration::from_secs(60);
+const SHORTAGE_LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// Descriptors reserved for other uses than inodes: connections, open files, records.
 const RESERVE_MAX: u64 = 64;
 
@@ -53,16 +53,16 @@ pub(crate) struct Pressure {
     /// inodes where the kernel cannot prune.
     names: Mutex<Vec<(u64, OsString)>>,
     /// Signals new names.
-    names_bell: Condvar,
+    names_added: Condvar,
     /// The shrinker is to close data descriptors.
-    data_asked_for: AtomicBool,
+    data_close_requested: AtomicBool,
     /// Whether the shrinker runs.
     shrinks: AtomicBool,
     /// Time of the last log message about a shortage.
-    told: Mutex<Option<Instant>>,
+    logged_at: Mutex<Option<Instant>>,
     ended: AtomicBool,
     waiting: Mutex<()>,
-    bell: Condvar,
+    shrinker_wakeup: Condvar,
 }
 
 #[cfg(test)]
@@ -75,7 +75,7 @@ thread_local! {
     /// Set on threads that run no requests others wait for: the time of the present request.
     static MAY_WAIT: Cell<Option<Instant>> = const { Cell::new(None) };
     /// The present shortage is not logged: the request is repeated.
-    static QUIET: Cell<bool> = const { Cell::new(false) };
+    static NOT_LOGGED: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Pressure {
@@ -94,13 +94,13 @@ impl Pressure {
             waiters: AtomicUsize::new(0),
             waiters_max: AtomicUsize::new(0),
             names: Mutex::default(),
-            names_bell: Condvar::new(),
-            data_asked_for: AtomicBool::new(false),
+            names_added: Condvar::new(),
+            data_close_requested: AtomicBool::new(false),
             shrinks: AtomicBool::new(false),
-            told: Mutex::new(None),
+            logged_at: Mutex::new(None),
             ended: AtomicBool::new(false),
             waiting: Mutex::new(()),
-            bell: Condvar::new(),
+            shrinker_wakeup: Condvar::new(),
         }
     }
 
@@ -109,7 +109,7 @@ impl Pressure {
     pub(crate) fn opened(&self, number: i32) -> bool {
         self.newest.store(number as u64, Ordering::Relaxed);
         if number as u64 >= self.descriptors_mark {
-            self.bell.notify_one();
+            self.shrinker_wakeup.notify_one();
         }
         number as u64 >= self.reserve
     }
@@ -124,9 +124,9 @@ impl Pressure {
     }
 
     /// Makes the shrinker close data descriptors.
-    pub(crate) fn ask_for_data(&self) {
-        self.data_asked_for.store(true, Ordering::Release);
-        self.bell.notify_one();
+    pub(crate) fn request_data_close(&self) {
+        self.data_close_requested.store(true, Ordering::Release);
+        self.shrinker_wakeup.notify_one();
     }
 
     /// The shrinker runs from now on.
@@ -143,15 +143,15 @@ impl Pressure {
     /// wait.
     fn wait(&self, began: Instant) -> bool {
         let answers = MAY_WAIT.get().is_none();
-        let patience = if answers { PATIENCE_OF_ANSWERERS } else { DESCRIPTOR_WAIT_MAX };
-        if self.ended.load(Ordering::Acquire) || began.elapsed() > patience {
+        let wait_max = if answers { ANSWERER_WAIT_MAX } else { DESCRIPTOR_WAIT_MAX };
+        if self.ended.load(Ordering::Acquire) || began.elapsed() > wait_max {
             return false;
         }
         let waiters = answers.then(|| self.waiters.fetch_add(1, Ordering::AcqRel));
         let may = waiters.is_none_or(|others| others < self.waiters_max.load(Ordering::Relaxed));
         // Later requests are queued from now on.
         self.newest.store(u64::MAX, Ordering::Relaxed);
-        self.bell.notify_one();
+        self.shrinker_wakeup.notify_one();
         if may {
             std::thread::sleep(WAIT);
         }
@@ -162,11 +162,11 @@ impl Pressure {
     }
 
     /// Whether a shortage is to be logged (again).
-    fn is_to_be_told(&self) -> bool {
-        let mut told = self.told.lock();
-        let due = told.is_none_or(|at| at.elapsed() > TELL_EVERY);
+    fn should_log_shortage(&self) -> bool {
+        let mut logged_at = self.logged_at.lock();
+        let due = logged_at.is_none_or(|at| at.elapsed() > SHORTAGE_LOG_INTERVAL);
         if due {
-            *told = Some(Instant::now());
+            *logged_at = Some(Instant::now());
         }
         due
     }
@@ -189,10 +189,10 @@ impl Pressure {
     /// Whether the tables are so full that forgotten inodes should make room. The threshold is half of the
     /// marks, so that resting inodes never cause [`Pressure::is_high`]. The newest descriptor's number is not
     /// used here: retired inodes leave holes, and then it is low.
-    pub(crate) fn is_crowded(&self, inodes: usize) -> bool {
+    pub(crate) fn is_filling(&self, inodes: usize) -> bool {
         let crowded = self.is_half_full(inodes);
         if crowded {
-            self.bell.notify_one();
+            self.shrinker_wakeup.notify_one();
         }
         crowded
     }
@@ -208,14 +208,14 @@ impl Pressure {
     }
 
     /// An inode got an object.
-    pub(crate) fn object_made(&self) {
+    pub(crate) fn note_object_made(&self) {
         if self.objects.fetch_add(1, Ordering::Relaxed) >= self.objects_mark {
-            self.bell.notify_one();
+            self.shrinker_wakeup.notify_one();
         }
     }
 
     /// An inode lost its object.
-    pub(crate) fn object_gone(&self) {
+    pub(crate) fn note_object_dropped(&self) {
         self.objects.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -225,12 +225,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn half_of_the_descriptors_is_a_crowd() {
+    fn half_of_the_descriptors_is_filling() {
         let pressure = Pressure::new(100_000, 100_000, 1000);
-        assert!(!pressure.is_crowded(374) && pressure.is_crowded(375));
+        assert!(!pressure.is_filling(374) && pressure.is_filling(375));
         // The number of the last descriptor does not matter: the inodes below it may be retired.
         pressure.opened(3);
-        assert!(pressure.is_crowded(375));
+        assert!(pressure.is_filling(375));
     }
 
     #[test]
@@ -263,9 +263,9 @@ mod tests {
         pressure.opened(750);
         assert!(pressure.is_high(0));
         pressure.opened(10);
-        (0..4).for_each(|_| pressure.object_made());
+        (0..4).for_each(|_| pressure.note_object_made());
         assert!(pressure.is_high(0));
-        pressure.object_gone();
+        pressure.note_object_dropped();
         assert!(!pressure.is_high(0));
     }
 }

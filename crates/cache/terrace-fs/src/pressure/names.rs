@@ -21,13 +21,13 @@ impl<C: PageCache> Namespace<C> {
         let mut listed = self.pressure.names.lock();
         let room = NAMES_MAX.saturating_sub(listed.len());
         listed.extend(names.into_iter().take(room));
-        self.pressure.names_bell.notify_one();
+        self.pressure.names_added.notify_one();
     }
 
     /// A lookup failed. The kernel's negative dentry pins the directory, so pruning cannot free it. The
     /// kernel drops it when notified of the name. So once the tables are half full, each such name is listed
     /// for the thread that notifies.
-    pub(crate) fn note_vain(&self, parent: u64, name: &OsStr) {
+    pub fn note_negative_lookup(&self, parent: u64, name: &OsStr) {
         if !self.pressure.is_half_full(self.inodes.len()) {
             return;
         }
@@ -36,7 +36,7 @@ impl<C: PageCache> Namespace<C> {
             names.push((parent, name.to_owned()));
         }
         if names.len() >= NAMES_MAX / 16 {
-            self.pressure.names_bell.notify_one();
+            self.pressure.names_added.notify_one();
         }
     }
 
@@ -54,7 +54,7 @@ impl<C: PageCache> Namespace<C> {
             }
             let mut names = pressure.names.lock();
             if names.len() < NAMES_MAX / 16 && !pressure.ended.load(Ordering::Acquire) {
-                pressure.names_bell.wait_for(&mut names, Duration::from_secs(1));
+                pressure.names_added.wait_for(&mut names, Duration::from_secs(1));
             }
         }
     }

@@ -20,8 +20,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::heap::{Freed, give_heap_back};
-use super::{DESCRIPTOR_WAIT_MAX, MAY_WAIT, QUIET, limits};
+use super::heap::{FreedEntries, give_heap_back};
+use super::{DESCRIPTOR_WAIT_MAX, MAY_WAIT, NOT_LOGGED, limits};
 use crate::coherence;
 use crate::error::{Error, Result};
 use crate::inode::ROOT;
@@ -45,9 +45,9 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// Declares that this thread runs no request that others wait for, so it may wait for descriptors.
-    /// `asked`: time of the present request.
-    pub(crate) fn may_wait(asked: Instant) {
-        MAY_WAIT.set(Some(asked));
+    /// `requested_at`: time of the present request.
+    pub fn may_wait(requested_at: Instant) {
+        MAY_WAIT.set(Some(requested_at));
     }
 
     /// Whether descriptors or table slots are so few that a request that needs one may have to wait.
@@ -72,8 +72,8 @@ impl<C: PageCache> Namespace<C> {
             };
             let began = *began.get_or_insert_with(|| MAY_WAIT.get().unwrap_or_else(Instant::now));
             if !self.find_room(began, &mut gave_up) || began.elapsed() > DESCRIPTOR_WAIT_MAX {
-                if !QUIET.get() {
-                    self.tell_shortage(&error);
+                if !NOT_LOGGED.get() {
+                    self.log_shortage(&error);
                 }
                 return Err(error);
             }
@@ -81,16 +81,16 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// Runs `act`. If `quiet`, a shortage that it meets is not logged, since the caller repeats it.
-    pub(crate) fn quietly<T>(&self, quiet: bool, act: impl FnOnce() -> T) -> T {
-        QUIET.set(quiet);
+    pub(crate) fn without_log<T>(&self, quiet: bool, act: impl FnOnce() -> T) -> T {
+        NOT_LOGGED.set(quiet);
         let done = act();
-        QUIET.set(false);
+        NOT_LOGGED.set(false);
         done
     }
 
     /// Logs, at intervals, that a program gets this error.
-    pub(crate) fn tell_shortage(&self, error: &Error) {
-        if self.pressure.is_to_be_told() {
+    pub(crate) fn log_shortage(&self, error: &Error) {
+        if self.pressure.should_log_shortage() {
             let (inodes, handles) = (self.inodes.len(), self.handles.len());
             tracing::warn!(
                 "{error}: programs get this error; {inodes} inodes are known, {handles} open handles; raise the limit of open \
@@ -104,16 +104,17 @@ impl<C: PageCache> Namespace<C> {
     /// descriptors once before it fails.
     fn find_room(&self, began: Instant, gave_up: &mut bool) -> bool {
         if self.pressure.answers_requests() {
-            self.pressure.ask_for_data();
-            self.pressure.wait(began) || !std::mem::replace(gave_up, true) && self.give_up_data() > 0
+            self.pressure.request_data_close();
+            self.pressure.wait(began)
+                || !std::mem::replace(gave_up, true) && self.close_data_descriptors() > 0
         } else {
-            self.give_up_data() > 0 || self.sweep(true) || self.pressure.wait(began)
+            self.close_data_descriptors() > 0 || self.sweep(true) || self.pressure.wait(began)
         }
     }
 
     /// Closes data descriptors of files that are not read or written at this moment; the next use reopens
     /// them. Returns their number.
-    pub(crate) fn give_up_data(&self) -> usize {
+    pub(crate) fn close_data_descriptors(&self) -> usize {
         if self.bound_by_modes {
             return 0; // The mode may forbid reopening.
         }
@@ -121,7 +122,9 @@ impl<C: PageCache> Namespace<C> {
         for part in 0..self.inodes.shards() {
             self.inodes.visit(part, |inode| {
                 let life = inode.life.try_lock();
-                if life.is_some_and(|life| life.object.as_ref().is_some_and(|o| o.source().data_held() > 0)) {
+                if life.is_some_and(|life| {
+                    life.object.as_ref().is_some_and(|o| o.source().data_descriptors_open() > 0)
+                }) {
                     open.push(inode.clone());
                 }
             });
@@ -132,7 +135,7 @@ impl<C: PageCache> Namespace<C> {
     /// Makes the kernel forget unused inodes when there are too many. Returns after `end_shrinking`.
     pub(crate) fn shrink_loop(&self) {
         let pressure = &self.pressure;
-        let (mut freed, mut looked) = (Freed::default(), Instant::now());
+        let (mut freed, mut looked) = (FreedEntries::default(), Instant::now());
         pressure.announce_shrinker();
         while !pressure.ended.load(Ordering::Acquire) {
             if looked.elapsed() >= ROUND {
@@ -142,15 +145,15 @@ impl<C: PageCache> Namespace<C> {
                     give_heap_back();
                 }
             }
-            if pressure.data_asked_for.swap(false, Ordering::AcqRel) {
-                self.give_up_data();
+            if pressure.data_close_requested.swap(false, Ordering::AcqRel) {
+                self.close_data_descriptors();
             }
             let high = pressure.is_high(self.inodes.len());
-            let crowded = high || pressure.is_crowded(self.inodes.len());
+            let crowded = high || pressure.is_filling(self.inodes.len());
             if self.sweep(crowded) && crowded || high && self.shrink() {
                 continue;
             }
-            pressure.bell.wait_for(&mut pressure.waiting.lock(), ROUND);
+            pressure.shrinker_wakeup.wait_for(&mut pressure.waiting.lock(), ROUND);
         }
     }
 
@@ -159,18 +162,18 @@ impl<C: PageCache> Namespace<C> {
         let _names = self.pressure.names.lock();
         self.pressure.ended.store(true, Ordering::Release);
         self.pressure.shrinks.store(false, Ordering::Release);
-        self.pressure.bell.notify_all();
-        self.pressure.names_bell.notify_all();
+        self.pressure.shrinker_wakeup.notify_all();
+        self.pressure.names_added.notify_all();
     }
 
-    /// Drops resting inodes without cached content, and those whose last name was removed behind the mount.
+    /// Drops resting inodes without cached content, and those that lost their last name behind the mount.
     /// In a crowded table it also drops those unused since the last sweep. Visits a bounded number. Returns
     /// true if it dropped any or must come again.
     pub(crate) fn sweep(&self, crowded: bool) -> bool {
         #[cfg(test)]
         super::SWEPT_HERE.set(true);
         let (mut resting, mut written, mut visits) = (Vec::new(), Vec::new(), 0);
-        let closes = self.bound_by_modes && !self.paging.is_blind(coherence::now());
+        let closes = self.bound_by_modes && !self.recent_reads.is_blind(coherence::now());
         for _ in 0..self.inodes.shards() {
             let hand = self.pressure.swept.fetch_add(1, Ordering::Relaxed);
             self.inodes.visit(hand, |inode| {

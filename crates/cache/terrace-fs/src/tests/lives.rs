@@ -33,7 +33,7 @@ fn stale_reference_leaves_the_next_inode_alone() {
     for ino in [a, b] {
         let inode = world.namespace.inode(ino).unwrap();
         inode.note_object(true);
-        inode.doubt();
+        inode.distrust();
     }
     stale.touch();
     stale.forget_writer();
@@ -83,7 +83,7 @@ fn a_held_file_is_known_until_it_is_given_back() {
     std::fs::create_dir_all(world.path("d/e")).unwrap();
     std::fs::write(world.path("d/e/f"), "four").unwrap();
     std::os::unix::fs::symlink("d", world.path("l")).unwrap();
-    let held = world.namespace.hold("d/e/f".as_ref()).unwrap();
+    let held = world.namespace.open_ahead("d/e/f".as_ref()).unwrap();
     assert_eq!((held.stat.st_size, held.object.source().stat().unwrap().st_size), (4, 4));
     assert_eq!(
         (world.nlookup(held.nodeid), world.namespace.inodes_known()),
@@ -95,7 +95,7 @@ fn a_held_file_is_known_until_it_is_given_back() {
     world.namespace.forget(held.nodeid, 1);
     assert_eq!(world.namespace.inodes_known(), 1);
     for path in ["d/e", "d/e/none", "none/f", "l/e/f", "d/e/f/g"] {
-        assert!(world.namespace.hold(path.as_ref()).is_err(), "{path}");
+        assert!(world.namespace.open_ahead(path.as_ref()).is_err(), "{path}");
         assert_eq!(world.namespace.inodes_known(), 1, "{path}");
     }
     every_slot_is_free_once(&mut world);
@@ -179,7 +179,7 @@ fn engine_config() -> EngineConfig {
 struct Held<C: PageCache> {
     references: [u64; FILES],
     handles: Vec<(usize, u64)>,
-    /// Inodes whose last reference this thread dropped, with the second half of FORGET still to do.
+    /// Inodes that lost their last reference by this thread. The second half of FORGET is still to do.
     begun: Vec<Arc<Inode<C::Object>>>,
 }
 

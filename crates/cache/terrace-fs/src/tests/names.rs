@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn what_is_not_heard_of_is_kept_for_a_second() {
+fn unwatched_names_are_cached_for_a_second() {
     let mut world = Fixture::new();
     for file in ["one", "linked"] {
         std::fs::write(world.path(file), file).unwrap();
@@ -24,7 +24,7 @@ fn what_is_not_heard_of_is_kept_for_a_second() {
     assert_eq!(kept(ROOT, "one"), (one, long, long));
     let (linked, ..) = kept(ROOT, "linked");
     assert_eq!(kept(ROOT, "linked"), (linked, long, short), "another name may be in any directory");
-    world.namespace.is_deaf.store(true, Ordering::Relaxed);
+    world.namespace.watch_failed.store(true, Ordering::Relaxed);
     assert_eq!(world.namespace.getattr(one).unwrap().1, short);
     let inner = world.ask(|ns, op| ns.lookup(op, dir, name("inner"))).unwrap();
     assert_eq!((inner.entry_ttl, inner.attr_ttl), (short, short), "in a directory without a mark");

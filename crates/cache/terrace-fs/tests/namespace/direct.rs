@@ -33,7 +33,7 @@ impl CachedFile for DirectFile {
         0
     }
 
-    fn is_unsettled(&self) -> bool {
+    fn has_unsynced_pages(&self) -> bool {
         false
     }
 

@@ -222,8 +222,8 @@ impl Slots {
         self.iter(list).map(|slot| slot.to_string()).collect::<Vec<_>>().join(" ")
     }
 
-    /// Checks that every list is a sound ring of its stated length whose members `belongs(list, tag)`, and
-    /// that no other slot has a tag for which `resident` holds. Terminates on any corruption.
+    /// Checks that every list is a sound ring of its stated length, that `belongs(list, tag)` holds for its
+    /// members, and that no other slot has a tag for which `resident` holds. Terminates on any corruption.
     pub fn check(
         &self,
         lists: &[&List],

@@ -8,8 +8,8 @@ use crate::{AccessCounts, Slot, Victim};
 ///
 /// They are not offered again at once. After [`HELD_WAIT`] victims from elsewhere the held pages are offered,
 /// oldest first, for as long as they are really evicted; the first that comes back restarts the wait. A pool
-/// full of dirty pages then wastes at most every second look, and a pool whose writeback has finished gives
-/// up its held pages first. Held pages do not swell the queue they came from, which would push good pages out
+/// full of dirty pages then wastes at most every second look, and a pool after writeback gives up its
+/// held pages first. Held pages do not swell the queue they came from, which would push good pages out
 /// of the others. Rejected: back to a queue's tail (they are offered for ever) or its head (a page written
 /// once stays as long as a page used often).
 #[derive(Debug)]

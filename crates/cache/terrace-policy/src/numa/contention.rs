@@ -25,11 +25,11 @@ pub fn contended(what_if: &WhatIf<'_>, threshold_share: f64) -> Option<usize> {
 
 /// Moves units away from `node`. True if any moved.
 pub(crate) fn relieve(what_if: &mut WhatIf<'_>, node: usize, units: &[&Unit]) -> bool {
-    let moved = give_away(what_if, node, units.iter().copied().filter(|unit| !unit.shares()));
-    moved || give_away(what_if, node, units.iter().copied().filter(|unit| unit.shares()))
+    let moved = move_away(what_if, node, units.iter().copied().filter(|unit| !unit.shares()));
+    moved || move_away(what_if, node, units.iter().copied().filter(|unit| unit.shares()))
 }
 
-fn give_away<'u>(what_if: &mut WhatIf<'_>, node: usize, units: impl Iterator<Item = &'u Unit>) -> bool {
+fn move_away<'u>(what_if: &mut WhatIf<'_>, node: usize, units: impl Iterator<Item = &'u Unit>) -> bool {
     let view = what_if.view();
     let on_node = units.filter(|unit| unit.members.iter().all(|&t| what_if.target(t) == node));
     let weight = view.nodes[node].read_weight();

@@ -1,6 +1,6 @@
 //! Gain of a move: memory time saved on the nodes, in seconds a second.
 //!
-//! Ours, beyond the paper, whose data could not be moved: clean frames in DRAM can. A moved thread costs
+//! Ours, beyond the paper: clean frames in DRAM can be moved, unlike its data. A moved thread costs
 //! microseconds, but takes its writes along and cannot be on two nodes. Moved frames cost a read and a write
 //! of each byte, which must be earned back within [`HORIZON_S`].
 //!

@@ -2,7 +2,7 @@
 //! run, if rule 1 gave them no target.
 //!
 //! Ours: not if that node's load would then exceed the threshold, or its processors would be busy. Threads
-//! whose writes to one file exceed the threshold stay apart: other rules would separate them again, period
+//! with writes to one file above the threshold stay apart: other rules would separate them again, period
 //! after period.
 
 use super::cpu::BUSY;

@@ -5,8 +5,8 @@
 //!  1 remote access     initial target of each unit of threads (5 sharing makes the units, and gathers those without a target)
 //!  2 what-if           node loads as if all were there
 //!  3 memory            a node that carries too much gives writers away
-//!  4 CPU               only if there was no 3: a node whose processors are busy gives threads away
-//!  6 apply             threads whose target is another node than theirs; then frames that are still read from afar
+//!  4 CPU               only if there was no 3: a node with busy processors gives threads away
+//!  6 apply             threads with another target than their node; then frames that are still read from afar
 //! ```
 //! Moved threads rest for some periods: what-if uses the rates of one period, and a move changes those of its
 //! thread. Ours: a thread that a node gave away does not return while the node would be overloaded with it;
@@ -205,8 +205,8 @@ impl Placer {
         }
     }
 
-    /// Keeps units in place whose initial target would be overloaded with them: those that the target gave
-    /// away before, and with estimated gains all, the ones that write most first.
+    /// Keeps units in place if they would overload their initial target: those that the target gave away
+    /// before, and with estimated gains all, the ones that write most first.
     fn keep_away(&self, what_if: &mut WhatIf<'_>, free: &[&Unit]) {
         let view = what_if.view();
         let was_given = |unit: &Unit, node: usize| {

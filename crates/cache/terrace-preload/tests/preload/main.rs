@@ -29,7 +29,7 @@ fn library() -> &'static Path {
     })
 }
 
-/// The same library by a path valid in LD_PRELOAD, whose list is divided by spaces and colons.
+/// The same library by a path without spaces and colons, which divide the list in LD_PRELOAD.
 fn nameable(path: PathBuf) -> PathBuf {
     if !path.as_os_str().as_encoded_bytes().iter().any(|b| b" :".contains(b)) {
         return path;
@@ -304,8 +304,8 @@ fn a_storm() {
     );
     assert!(hits > 1000 && misses > 10 && version > 20);
     assert!(hits + misses + 16 * main >= said[0], "a thread's descriptor was not classified");
-    // The mount path of this test is a kernel file system, whose reads may be torn. The preload path's must
-    // not be.
+    // The mount path of this test is a kernel file system, with possibly torn reads. The preload path has
+    // none.
     assert!(said[1] <= 16 * main, "{} torn, {main} by the mount path", said[1]);
 }
 

@@ -22,8 +22,8 @@ fn is_soak() -> bool {
 }
 
 fn rounds() -> u64 {
-    let told = std::env::var("TERRACE_FUZZ_ROUNDS").ok().and_then(|n| n.parse().ok());
-    told.unwrap_or(if is_soak() { 1_000_000 } else { 20_000 })
+    let requested = std::env::var("TERRACE_FUZZ_ROUNDS").ok().and_then(|n| n.parse().ok());
+    requested.unwrap_or(if is_soak() { 1_000_000 } else { 20_000 })
 }
 
 /// A page between two inaccessible pages: an access beside it crashes the test.

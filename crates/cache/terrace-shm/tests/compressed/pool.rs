@@ -308,8 +308,8 @@ fn little_is_lost_between_objects() {
     let density = |pool: &ZPool, stored: usize| stored as f64 / pool.bytes() as f64;
     let filled = density(&fixture.pool, stored);
     assert!(filled > 0.935, "{filled} of ideal");
-    let books = fixture.pool.metadata_bytes() as f64 / fixture.pool.stored_pages() as f64;
-    assert!(books < 10.0, "{books} bytes of books a page");
+    let metadata = fixture.pool.metadata_bytes() as f64 / fixture.pool.stored_pages() as f64;
+    assert!(metadata < 10.0, "{metadata} bytes of metadata a page");
     for (place, &handle) in handles.iter().enumerate() {
         if place % 2 == 1 {
             fixture.pool.remove(handle);

@@ -17,8 +17,8 @@ pub(crate) const OBJECT: u32 = 3;
 
 /// Recorded calls of `served`.
 #[derive(Default)]
-struct Told(Vec<(u64, u8)>);
-impl Unpack for Told {
+struct Reports(Vec<(u64, u8)>);
+impl Unpack for Reports {
     fn served(&mut self, page: u64, before: u8) {
         self.0.push((page, before));
     }
@@ -103,17 +103,17 @@ fn whole_pages_parts_and_neighbours_in_frames() {
             w.put(page, codec, &coded).unwrap();
         }
     }
-    let mut told = Told::default();
+    let mut reports = Reports::default();
     for (offset, n) in [(0, 4096), (1, 4095), (100, 50), (4000, 200), (3 * 4096 + 7, 60_000), (0, 40 * 4096)]
     {
         let mut got = vec![0; n];
-        assert_eq!(w.read(offset as u64, &mut got, &mut told), Outcome::Done(n));
+        assert_eq!(w.read(offset as u64, &mut got, &mut reports), Outcome::Done(n));
         assert!(got == content[offset..offset + n], "{n} bytes at {offset}");
     }
     let of_page_0: Vec<u8> =
-        told.0.iter().filter(|(page, _)| *page == 0).map(|&(_, before)| before).collect();
+        reports.0.iter().filter(|(page, _)| *page == 0).map(|&(_, before)| before).collect();
     assert_eq!(of_page_0, [0, 1, 2, 3, 4], "a touch a read");
-    assert!(told.0.iter().all(|(page, _)| page % 5 != 4));
+    assert!(reports.0.iter().all(|(page, _)| page % 5 != 4));
     // The end of the file in the middle of a page.
     w.fixture.seg.object(OBJECT).size.store(2 * 4096 + 10, Ordering::Release);
     let mut got = vec![0; 4096];

@@ -55,7 +55,7 @@ pub struct Question {
     pub factor: String,
     /// The factor's value of the baseline.
     pub baseline: String,
-    /// Columns whose values make a cell.
+    /// Columns with the values that make a cell.
     pub by: Vec<String>,
     /// Metrics to compare; empty: the usual ones of each cell ([`metric::usual`]).
     pub metrics: Vec<String>,
@@ -74,7 +74,7 @@ pub struct Comparison {
     pub(crate) factor: String,
     /// The factor's value of the baseline.
     pub(crate) baseline: String,
-    /// Columns whose values make a cell.
+    /// Columns with the values that make a cell.
     pub(crate) by: Vec<String>,
     /// The column that pairs the runs.
     #[serde(skip_serializing_if = "Option::is_none")]

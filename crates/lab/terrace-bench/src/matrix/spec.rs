@@ -210,7 +210,7 @@ pub(crate) struct LoadSpec {
     pub(crate) command: Option<String>,
     /// command: a shell line that warms up.
     pub(crate) ramp: Option<String>,
-    /// command: a regular expression whose first group is the number; default: the last number printed.
+    /// command: a regular expression with the number as its first group; default: the last number printed.
     pub(crate) regex: Option<String>,
     /// command: name of the number in the results.
     #[serde(default = "metric")]

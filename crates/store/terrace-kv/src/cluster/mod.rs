@@ -1,9 +1,9 @@
 //! Several servers with one keyspace. A map in a file assigns slots to servers; it does not change while they
 //! run.
 //!
-//! Clients use Redis' cluster protocol. They ask any server for the map (CLUSTER SLOTS, SHARDS, NODES) and
-//! connect to the right one; a wrong server redirects them (MOVED). There are no replicas, slots do not move,
-//! and the servers need no agreement: a failed server takes only its own slots down.
+//! Clients use Redis' cluster protocol. Any server sends the map (CLUSTER SLOTS, SHARDS, NODES), and clients
+//! connect to the server of a slot; any other server redirects them (MOVED). There are no replicas, and slots
+//! do not move. The servers need no agreement: a failed server takes only its own slots down.
 //!
 //! ```toml
 //! [[node]]

@@ -74,7 +74,7 @@ fn keys_in_slot(context: &mut Context<'_>, slot: &[u8], max: usize) -> Outcome {
             reply.bulk(key);
             count += 1;
         }
-        count < max && !reply.is_cut()
+        count < max && !reply.is_truncated()
     })?;
     reply.array_since(mark, count);
     Ok(())

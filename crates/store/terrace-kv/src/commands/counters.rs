@@ -10,8 +10,8 @@ use crate::wire::number::{parse_int, write_int};
 
 fn add(context: &mut Context<'_>, amount: i64) -> Outcome {
     let (db, key) = (context.db(), context.key());
-    let mut held = context.keyspace().hold(db, [key]);
-    let found = held.read_string(db, key, context.scratch)?;
+    let mut locked = context.keyspace().lock_keys(db, [key]);
+    let found = locked.read_string(db, key, context.scratch)?;
     let old = match found {
         Some(_) => parse_int(context.scratch).ok_or(Refusal::NotInteger)?,
         None => 0,
@@ -20,7 +20,7 @@ fn add(context: &mut Context<'_>, amount: i64) -> Outcome {
     let new = old.checked_add(amount).ok_or_else(overflow)?;
     context.scratch.clear();
     write_int(context.scratch, new);
-    held.rewrite(db, key, found, context.scratch)?;
+    locked.rewrite(db, key, found, context.scratch)?;
     context.reply.int(new);
     Ok(())
 }
@@ -42,14 +42,14 @@ pub(super) fn decrby(context: &mut Context<'_>) -> Outcome {
 
 pub(super) fn incrbyfloat(context: &mut Context<'_>) -> Outcome {
     let (db, key) = (context.db(), context.key());
-    let mut held = context.keyspace().hold(db, [key]);
-    let found = held.read_string(db, key, context.scratch)?;
+    let mut locked = context.keyspace().lock_keys(db, [key]);
+    let found = locked.read_string(db, key, context.scratch)?;
     let old = match found {
         Some(_) => Number::parse(context.scratch).ok_or(Refusal::NotFloat)?,
         None => Number::ZERO,
     };
     let new = old.plus(Number::parse(context.args.at(2)).ok_or(Refusal::NotFloat)?)?;
-    held.rewrite(db, key, found, new.as_bytes())?;
+    locked.rewrite(db, key, found, new.as_bytes())?;
     context.reply.text(new);
     Ok(())
 }
@@ -65,9 +65,9 @@ fn bit_offset(context: &Context<'_>) -> Outcome<(u64, u8)> {
 
 pub(super) fn getbit(context: &mut Context<'_>) -> Outcome {
     let (db, key, (byte, mask)) = (context.db(), context.key(), bit_offset(context)?);
-    let mut held = context.keyspace().hold(db, [key]);
+    let mut locked = context.keyspace().lock_keys(db, [key]);
     context.scratch.clear();
-    if held.stat_of(db, key, Kind::String)?.is_some() {
+    if locked.stat_of(db, key, Kind::String)?.is_some() {
         context.keyspace().blobs().get_at(db, key, byte, 1, context.scratch)?;
     }
     context.reply.int(u8::from(context.scratch.first().is_some_and(|byte| byte & mask != 0)));
@@ -82,9 +82,9 @@ pub(super) fn setbit(context: &mut Context<'_>) -> Outcome {
         b"1" => true,
         _ => return Err(Refusal::err("bit is not an integer or out of range")),
     };
-    let mut held = context.keyspace().hold(db, [key]);
+    let mut locked = context.keyspace().lock_keys(db, [key]);
     context.scratch.clear();
-    let found = held.stat_of(db, key, Kind::String)?;
+    let found = locked.stat_of(db, key, Kind::String)?;
     if found.is_some() {
         context.keyspace().blobs().get_at(db, key, byte, 1, context.scratch)?;
     }
@@ -93,8 +93,8 @@ pub(super) fn setbit(context: &mut Context<'_>) -> Outcome {
     check_size(context, byte + 1)?;
     match found {
         Some(_) if context.scratch.first() == Some(&new) => {}
-        Some(_) => held.write_at(db, key, byte, &[new])?,
-        None => held.write_behind_zeros(db, key, byte, &[new])?,
+        Some(_) => locked.write_at(db, key, byte, &[new])?,
+        None => locked.write_behind_zeros(db, key, byte, &[new])?,
     }
     context.reply.int(u8::from(old & mask != 0));
     Ok(())

@@ -35,7 +35,7 @@ pub(super) fn run(
         Ok(row) => ((row.run)(&mut context), row.flags.contains(Flags::WRITE)),
         Err(refusal) => (Err(refusal), false),
     };
-    let done = match context.reply.is_cut() {
+    let done = match context.reply.is_truncated() {
         true => Err(Refusal::err(format_args!(
             "the reply is longer than {bytes_max} bytes; ask for less at a time"
         ))),

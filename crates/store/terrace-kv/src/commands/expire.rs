@@ -56,10 +56,10 @@ impl Unit {
 }
 
 /// Sets the expiry time of an existing key. A time in the past removes it.
-pub(super) fn expire_at(held: &mut LockedKeys<'_>, db: Db, key: &[u8], word: Word, at: i64) -> Outcome {
+pub(super) fn expire_at(locked: &mut LockedKeys<'_>, db: Db, key: &[u8], word: Word, at: i64) -> Outcome {
     match u64::try_from(at) {
-        Ok(at) if at > held.now() => held.set_expiry(db, key, word, Some(at)),
-        _ => held.remove(db, key).map(drop),
+        Ok(at) if at > locked.now() => locked.set_expiry(db, key, word, Some(at)),
+        _ => locked.remove(db, key).map(drop),
     }
 }
 
@@ -111,11 +111,11 @@ fn set(context: &mut Context<'_>, unit: Unit, command: &'static str) -> Outcome 
     let (db, key) = (context.db(), context.key());
     let value = int(context.args.at(2))?;
     let condition = Condition::parse(context)?;
-    let mut held = context.keyspace().hold(db, [key]);
-    let at = unit.at(value, held.now(), command)?;
-    let done = match held.stat(db, key) {
+    let mut locked = context.keyspace().lock_keys(db, [key]);
+    let at = unit.at(value, locked.now(), command)?;
+    let done = match locked.stat(db, key) {
         Some((word, _)) if condition.holds(word.expires, at) => {
-            expire_at(&mut held, db, key, word, at)?;
+            expire_at(&mut locked, db, key, word, at)?;
             true
         }
         _ => false,
@@ -143,17 +143,17 @@ pub(super) fn pexpireat(context: &mut Context<'_>) -> Outcome {
 
 pub(super) fn persist(context: &mut Context<'_>) -> Outcome {
     let (db, key) = (context.db(), context.key());
-    let mut held = context.keyspace().hold(db, [key]);
-    let found = held.stat(db, key).filter(|(word, _)| word.expires.is_some());
+    let mut locked = context.keyspace().lock_keys(db, [key]);
+    let found = locked.stat(db, key).filter(|(word, _)| word.expires.is_some());
     if let Some((word, _)) = found {
-        held.set_expiry(db, key, word, None)?;
+        locked.set_expiry(db, key, word, None)?;
     }
     context.reply.int(u8::from(found.is_some()));
     Ok(())
 }
 
 /// Replies with a value derived from the expiry time. -2: the key does not exist. -1: it does not expire.
-fn tell(context: &mut Context<'_>, of: impl Fn(u64, u64) -> u64) -> Outcome {
+fn reply_expiry(context: &mut Context<'_>, of: impl Fn(u64, u64) -> u64) -> Outcome {
     let keyspace = context.keyspace();
     match keyspace.stat(context.db(), context.key()).map(|(word, _)| word.expires) {
         None => context.reply.int(-2),
@@ -164,14 +164,14 @@ fn tell(context: &mut Context<'_>, of: impl Fn(u64, u64) -> u64) -> Outcome {
 }
 
 pub(super) fn ttl(context: &mut Context<'_>) -> Outcome {
-    tell(context, |expires, now| (expires.saturating_sub(now) + 500) / 1000)
+    reply_expiry(context, |expires, now| (expires.saturating_sub(now) + 500) / 1000)
 }
 pub(super) fn pttl(context: &mut Context<'_>) -> Outcome {
-    tell(context, |expires, now| expires.saturating_sub(now))
+    reply_expiry(context, |expires, now| expires.saturating_sub(now))
 }
 pub(super) fn expiretime(context: &mut Context<'_>) -> Outcome {
-    tell(context, |expires, _| (expires + 500) / 1000)
+    reply_expiry(context, |expires, _| (expires + 500) / 1000)
 }
 pub(super) fn pexpiretime(context: &mut Context<'_>) -> Outcome {
-    tell(context, |expires, _| expires)
+    reply_expiry(context, |expires, _| expires)
 }

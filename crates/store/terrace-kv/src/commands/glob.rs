@@ -1,7 +1,7 @@
 //! Patterns of KEYS and SCAN MATCH: `*`, `?`, `[a-z]`, `[^a]`, and `\` to escape a character.
 //!
-//! After a mismatch only the last `*` takes one more byte. Earlier ones need not, since the last can match
-//! whatever they could. So the time is at most pattern times text, for any number of stars.
+//! After a mismatch only the last `*` takes one more byte. Earlier stars keep their match: the last one can
+//! match the same bytes. So the time is at most pattern times text, for any number of stars.
 
 /// Whether all of `text` matches.
 pub(super) fn matches(pattern: &[u8], text: &[u8]) -> bool {

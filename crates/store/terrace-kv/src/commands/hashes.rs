@@ -67,10 +67,10 @@ fn read(context: &mut Context<'_>, answer: impl FnOnce(&dyn Fields, &mut Reply<'
         Compact::Records => answer(&Walked(context.scratch), &mut context.reply),
         Compact::Absent => answer(&Walked(&[]), &mut context.reply),
         Compact::Log => {
-            let mut held = keyspace.hold(db, [key]);
-            let open = held.open_or_new::<Hash>(db, key)?;
+            let mut locked = keyspace.lock_keys(db, [key]);
+            let open = locked.open_or_new::<Hash>(db, key)?;
             answer(&*open.content, &mut context.reply);
-            held.close(db, key, open)?;
+            locked.close(db, key, open)?;
         }
     }
     Ok(())
@@ -81,10 +81,10 @@ fn change<T>(
     change: impl FnOnce(&mut Open<Hash>, &Context<'_>) -> Outcome<T>,
 ) -> Outcome<T> {
     let (db, key) = (context.db(), context.key());
-    let mut held: LockedKeys<'_> = context.keyspace().hold(db, [key]);
-    let mut open = held.open_or_new::<Hash>(db, key)?;
+    let mut locked: LockedKeys<'_> = context.keyspace().lock_keys(db, [key]);
+    let mut open = locked.open_or_new::<Hash>(db, key)?;
     let changed = change(&mut open, context)?;
-    held.close(db, key, open)?;
+    locked.close(db, key, open)?;
     Ok(changed)
 }
 
@@ -95,17 +95,17 @@ fn set_all(context: &mut Context<'_>) -> Outcome<usize> {
     }
     let (db, key, args) = (context.db(), context.key(), context.args);
     let pairs = || args.from(2).step_by(2).zip(args.from(3).step_by(2));
-    let mut held = context.keyspace().hold(db, [key]);
-    let found = held.stat_of(db, key, Kind::Hash)?;
+    let mut locked = context.keyspace().lock_keys(db, [key]);
+    let found = locked.stat_of(db, key, Kind::Hash)?;
     if pairs().len() <= compact::PAIRS_MAX {
         let pairs = pairs().collect::<SmallVec<[_; 4]>>();
-        if let Some(new) = held.set_compact((db, key), found, &pairs, context.scratch)? {
+        if let Some(new) = locked.set_compact((db, key), found, &pairs, context.scratch)? {
             return Ok(new);
         }
     }
-    let mut hash = held.open_found_or_new::<Hash>(db, key, found)?;
+    let mut hash = locked.open_found_or_new::<Hash>(db, key, found)?;
     let new = pairs().filter(|(field, value)| hash.content.set(field, value, &mut hash.log)).count();
-    held.close(db, key, hash)?;
+    locked.close(db, key, hash)?;
     Ok(new)
 }
 
@@ -274,12 +274,12 @@ pub(super) fn random_options(context: &Context<'_>, values: &str) -> Outcome<Opt
 pub(super) fn hrandfield(context: &mut Context<'_>) -> Outcome {
     let options = random_options(context, "WITHVALUES")?;
     let (db, key) = (context.db(), context.key());
-    let mut held = context.keyspace().hold(db, [key]);
-    let open = held.open_or_new::<Hash>(db, key)?;
+    let mut locked = context.keyspace().lock_keys(db, [key]);
+    let open = locked.open_or_new::<Hash>(db, key)?;
     let (hash, reply) = (&open.content, &mut context.reply);
     let Some((count, with_values)) = options else {
         reply.optional(random_index(hash.len()).map(|at| hash.at(at).0));
-        return held.close(db, key, open);
+        return locked.close(db, key, open);
     };
     let chosen = random_indices(hash.len(), count);
     // RESP3 nests each pair.
@@ -295,7 +295,7 @@ pub(super) fn hrandfield(context: &mut Context<'_>) -> Outcome {
             reply.bulk(value);
         }
     });
-    held.close(db, key, open)
+    locked.close(db, key, open)
 }
 
 #[cfg(test)]

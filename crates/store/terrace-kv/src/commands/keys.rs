@@ -12,8 +12,8 @@ use crate::wire::number::parse_int;
 pub(super) fn del(context: &mut Context<'_>) -> Outcome {
     let mut count = 0;
     for key in context.args.from(1) {
-        let mut held = context.keyspace().hold(context.session.db, [key]);
-        count += u64::from(held.remove(context.session.db, key)?);
+        let mut locked = context.keyspace().lock_keys(context.session.db, [key]);
+        count += u64::from(locked.remove(context.session.db, key)?);
     }
     context.reply.int(count);
     Ok(())
@@ -36,12 +36,12 @@ pub(super) fn type_of(context: &mut Context<'_>) -> Outcome {
 /// Renames the first key to the second. Returns whether it was done.
 fn rename_unless(context: &mut Context<'_>, only_absent: bool) -> Outcome<bool> {
     let (db, from, to) = (context.db(), context.key(), context.args.at(2));
-    let mut held = context.keyspace().hold(db, [from, to]);
-    held.stat(db, from).ok_or(Refusal::NoSuchKey)?;
-    if only_absent && held.stat(db, to).is_some() {
+    let mut locked = context.keyspace().lock_keys(db, [from, to]);
+    locked.stat(db, from).ok_or(Refusal::NoSuchKey)?;
+    if only_absent && locked.stat(db, to).is_some() {
         return Ok(false);
     }
-    held.rename((db, from), (db, to))?;
+    locked.rename((db, from), (db, to))?;
     Ok(true)
 }
 
@@ -72,10 +72,10 @@ pub(super) fn move_key(context: &mut Context<'_>) -> Outcome {
     if db == to {
         return Err(Refusal::err("source and destination objects are the same"));
     }
-    let mut held = context.keyspace().hold_in([(db, key), (to, key)]);
-    let moves = held.stat(db, key).is_some() && held.stat(to, key).is_none();
+    let mut locked = context.keyspace().lock_keys_in([(db, key), (to, key)]);
+    let moves = locked.stat(db, key).is_some() && locked.stat(to, key).is_none();
     if moves {
-        held.rename((db, key), (to, key))?;
+        locked.rename((db, key), (to, key))?;
     }
     context.reply.int(u8::from(moves));
     Ok(())
@@ -96,10 +96,10 @@ pub(super) fn copy(context: &mut Context<'_>) -> Outcome {
     if (db, from) == (target, to) {
         return Err(Refusal::err("source and destination objects are the same"));
     }
-    let mut held = context.keyspace().hold_in([(db, from), (target, to)]);
-    let copies = held.stat(db, from).is_some() && (replaces || held.stat(target, to).is_none());
+    let mut locked = context.keyspace().lock_keys_in([(db, from), (target, to)]);
+    let copies = locked.stat(db, from).is_some() && (replaces || locked.stat(target, to).is_none());
     if copies {
-        held.copy((db, from), (target, to))?;
+        locked.copy((db, from), (target, to))?;
     }
     context.reply.int(u8::from(copies));
     Ok(())

@@ -37,7 +37,7 @@ use crate::wire::request::{MEMCACHED_BINARY, Malformed, TLS};
 use crate::wire::{Args, Protocol, Reply};
 
 /// Maximum capacity of the kept scratch buffer, bytes: it is not counted.
-const SCRATCH_KEPT: usize = 64 << 10;
+const SCRATCH_KEPT_MAX: usize = 64 << 10;
 
 /// [`run`] for one protocol.
 type Run = fn(&Server, &mut Session, Option<&'static Row>, Args<'_>, &mut Vec<u8>, &mut Vec<u8>) -> bool;
@@ -50,7 +50,7 @@ pub(crate) fn find(protocol: Protocol, name: &[u8]) -> Option<&'static Row> {
     }
 }
 
-/// Runs one request, whose name has this row, and writes the reply. Returns whether it may have changed the
+/// Runs one request by the row of its name, and writes the reply. Returns whether it may have changed the
 /// store.
 pub(crate) fn run(
     server: &Server,
@@ -77,7 +77,7 @@ pub(crate) fn run(
     }
     server.counters.commands.fetch_add(1, Ordering::Relaxed);
     let writes = run(server, session, row, args, out, scratch);
-    if scratch.capacity() > SCRATCH_KEPT {
+    if scratch.capacity() > SCRATCH_KEPT_MAX {
         *scratch = Vec::new();
     }
     writes

@@ -73,7 +73,7 @@ pub(super) fn scan(context: &mut Context<'_>) -> Outcome {
             reply.bulk(key);
             count += 1;
         }
-        !reply.is_cut()
+        !reply.is_truncated()
     });
     reply.before(mark, |reply| {
         reply.text(next.to_string());
@@ -91,7 +91,7 @@ pub(super) fn keys(context: &mut Context<'_>) -> Outcome {
             reply.bulk(key);
             count += 1;
         }
-        !reply.is_cut()
+        !reply.is_truncated()
     });
     reply.array_since(mark, count);
     Ok(())
@@ -179,10 +179,10 @@ fn piece(content: &mut impl Elements, from: u64, count: usize) -> (Vec<Box<[u8]>
 fn scan_elements<C: Elements>(context: &mut Context<'_>) -> Outcome {
     let (db, key) = (context.db(), context.key());
     let (from, options) = (cursor(context.args.at(2))?, Options::parse(context, 3)?);
-    let mut held = context.keyspace().hold(db, [key]);
+    let mut locked = context.keyspace().lock_keys(db, [key]);
     let reply = &mut context.reply;
     reply.array(2);
-    let Some(mut open) = held.open::<C>(db, key)? else {
+    let Some(mut open) = locked.open::<C>(db, key)? else {
         reply.text("0");
         reply.array(0);
         return Ok(());
@@ -201,7 +201,7 @@ fn scan_elements<C: Elements>(context: &mut Context<'_>) -> Outcome {
         }
     });
     reply.array_since(mark, count);
-    held.close(db, key, open)
+    locked.close(db, key, open)
 }
 
 /// HSCAN key cursor [MATCH pattern] [COUNT count] [NOVALUES]

@@ -62,14 +62,14 @@ impl<'a> SetOptions<'a> {
 pub(super) fn set(context: &mut Context<'_>) -> Outcome {
     let (db, key, value) = (context.db(), context.key(), context.args.at(2));
     let options = SetOptions::parse(context)?;
-    let mut held = context.keyspace().hold(db, [key]);
-    let expires = options.expires.map(|(unit, arg)| unit.of_new(arg, held.now(), "set")).transpose()?;
+    let mut locked = context.keyspace().lock_keys(db, [key]);
+    let expires = options.expires.map(|(unit, arg)| unit.of_new(arg, locked.now(), "set")).transpose()?;
     if options.get {
-        let found = held.read_string(db, key, context.scratch)?;
+        let found = locked.read_string(db, key, context.scratch)?;
         context.reply.optional(found.map(|_| &**context.scratch));
     }
     let looks = options.absent || options.present || options.keep_expiry;
-    let old = if looks { held.stat(db, key).map(|(word, _)| word) } else { None };
+    let old = if looks { locked.stat(db, key).map(|(word, _)| word) } else { None };
     if options.absent && old.is_some() || options.present && old.is_none() {
         if !options.get {
             context.reply.null();
@@ -77,7 +77,7 @@ pub(super) fn set(context: &mut Context<'_>) -> Outcome {
         return Ok(());
     }
     let kept = old.filter(|_| options.keep_expiry).and_then(|old| old.expires);
-    write(&mut held, db, key, STRING, expires.or(kept.map(|kept| kept as i64)), value)?;
+    write(&mut locked, db, key, STRING, expires.or(kept.map(|kept| kept as i64)), value)?;
     if !options.get {
         context.reply.ok();
     }
@@ -89,7 +89,7 @@ const STRING: Word = Word { kind: Kind::String, form: Form::Compact, expires: No
 
 /// Writes a whole string with this word and expiry time. A time in the past removes the key.
 pub(super) fn write(
-    held: &mut LockedKeys<'_>,
+    locked: &mut LockedKeys<'_>,
     db: Db,
     key: &[u8],
     word: Word,
@@ -97,18 +97,18 @@ pub(super) fn write(
     value: &[u8],
 ) -> Outcome {
     match expires.map(u64::try_from) {
-        None => held.write(db, key, word, value),
-        Some(Ok(at)) if at > held.now() => held.write(db, key, Word { expires: Some(at), ..word }, value),
-        Some(_) => held.remove(db, key).map(drop),
+        None => locked.write(db, key, word, value),
+        Some(Ok(at)) if at > locked.now() => locked.write(db, key, Word { expires: Some(at), ..word }, value),
+        Some(_) => locked.remove(db, key).map(drop),
     }
 }
 
 pub(super) fn setnx(context: &mut Context<'_>) -> Outcome {
     let (db, key) = (context.db(), context.key());
-    let mut held = context.keyspace().hold(db, [key]);
-    let absent = held.stat(db, key).is_none();
+    let mut locked = context.keyspace().lock_keys(db, [key]);
+    let absent = locked.stat(db, key).is_none();
     if absent {
-        write(&mut held, db, key, STRING, None, context.args.at(2))?;
+        write(&mut locked, db, key, STRING, None, context.args.at(2))?;
     }
     context.reply.int(u8::from(absent));
     Ok(())
@@ -116,9 +116,9 @@ pub(super) fn setnx(context: &mut Context<'_>) -> Outcome {
 
 fn set_with_lifetime(context: &mut Context<'_>, unit: Unit, command: &'static str) -> Outcome {
     let (db, key) = (context.db(), context.key());
-    let mut held = context.keyspace().hold(db, [key]);
-    let expires = unit.of_new(context.args.at(2), held.now(), command)?;
-    write(&mut held, db, key, STRING, Some(expires), context.args.at(3))?;
+    let mut locked = context.keyspace().lock_keys(db, [key]);
+    let expires = unit.of_new(context.args.at(2), locked.now(), command)?;
+    write(&mut locked, db, key, STRING, Some(expires), context.args.at(3))?;
     context.reply.ok();
     Ok(())
 }
@@ -134,18 +134,18 @@ pub(super) fn psetex(context: &mut Context<'_>) -> Outcome {
 
 pub(super) fn getset(context: &mut Context<'_>) -> Outcome {
     let (db, key) = (context.db(), context.key());
-    let mut held = context.keyspace().hold(db, [key]);
-    let found = held.read_string(db, key, context.scratch)?;
+    let mut locked = context.keyspace().lock_keys(db, [key]);
+    let found = locked.read_string(db, key, context.scratch)?;
     context.reply.optional(found.map(|_| &**context.scratch));
-    write(&mut held, db, key, STRING, None, context.args.at(2))
+    write(&mut locked, db, key, STRING, None, context.args.at(2))
 }
 
 pub(super) fn getdel(context: &mut Context<'_>) -> Outcome {
     let (db, key) = (context.db(), context.key());
-    let mut held = context.keyspace().hold(db, [key]);
-    let found = held.read_string(db, key, context.scratch)?;
+    let mut locked = context.keyspace().lock_keys(db, [key]);
+    let found = locked.read_string(db, key, context.scratch)?;
     if found.is_some() {
-        held.remove(db, key)?;
+        locked.remove(db, key)?;
     }
     context.reply.optional(found.map(|_| &**context.scratch));
     Ok(())
@@ -154,21 +154,21 @@ pub(super) fn getdel(context: &mut Context<'_>) -> Outcome {
 /// GETEX key [EX seconds | PX ms | EXAT s | PXAT ms | PERSIST]
 pub(super) fn getex(context: &mut Context<'_>) -> Outcome {
     let (db, key, args) = (context.db(), context.key(), context.args);
-    let mut held = context.keyspace().hold(db, [key]);
+    let mut locked = context.keyspace().lock_keys(db, [key]);
     let expires = match (args.len(), args.get(2), args.get(3)) {
         (2, ..) => None,
         (3, Some(word), _) if is(word, "PERSIST") => Some(None),
         (4, Some(word), Some(time)) => {
             let unit = Unit::of_option(word).ok_or(Refusal::Syntax)?;
-            Some(Some(unit.of_new(time, held.now(), "getex")?))
+            Some(Some(unit.of_new(time, locked.now(), "getex")?))
         }
         _ => return Err(Refusal::Syntax),
     };
-    let found = held.read_string(db, key, context.scratch)?;
+    let found = locked.read_string(db, key, context.scratch)?;
     context.reply.optional(found.map(|_| &**context.scratch));
     match (found, expires) {
-        (Some(word), Some(None)) => held.set_expiry(db, key, word, None),
-        (Some(word), Some(Some(at))) => expire_at(&mut held, db, key, word, at),
+        (Some(word), Some(None)) => locked.set_expiry(db, key, word, None),
+        (Some(word), Some(Some(at))) => expire_at(&mut locked, db, key, word, at),
         _ => Ok(()),
     }
 }
@@ -185,9 +185,9 @@ fn pairs<'a>(context: &Context<'a>, command: &str) -> Outcome<Vec<(&'a [u8], &'a
 /// MSET key value [key value]...
 pub(super) fn mset(context: &mut Context<'_>) -> Outcome {
     let (db, pairs) = (context.db(), pairs(context, "mset")?);
-    let mut held = context.keyspace().hold(db, pairs.iter().map(|(key, _)| *key));
+    let mut locked = context.keyspace().lock_keys(db, pairs.iter().map(|(key, _)| *key));
     for (key, value) in pairs {
-        write(&mut held, db, key, STRING, None, value)?;
+        write(&mut locked, db, key, STRING, None, value)?;
     }
     context.reply.ok();
     Ok(())
@@ -196,11 +196,11 @@ pub(super) fn mset(context: &mut Context<'_>) -> Outcome {
 /// MSETNX key value [key value]...
 pub(super) fn msetnx(context: &mut Context<'_>) -> Outcome {
     let (db, pairs) = (context.db(), pairs(context, "msetnx")?);
-    let mut held = context.keyspace().hold(db, pairs.iter().map(|(key, _)| *key));
-    let all_absent = !pairs.iter().any(|(key, _)| held.stat(db, key).is_some());
+    let mut locked = context.keyspace().lock_keys(db, pairs.iter().map(|(key, _)| *key));
+    let all_absent = !pairs.iter().any(|(key, _)| locked.stat(db, key).is_some());
     if all_absent {
         for (key, value) in pairs {
-            write(&mut held, db, key, STRING, None, value)?;
+            write(&mut locked, db, key, STRING, None, value)?;
         }
     }
     context.reply.int(u8::from(all_absent));
@@ -218,13 +218,13 @@ pub(super) fn check_size(context: &Context<'_>, bytes: u64) -> Outcome {
 
 pub(super) fn append(context: &mut Context<'_>) -> Outcome {
     let (db, key, value) = (context.db(), context.key(), context.args.at(2));
-    let mut held = context.keyspace().hold(db, [key]);
-    let old = held.stat_of(db, key, Kind::String)?;
+    let mut locked = context.keyspace().lock_keys(db, [key]);
+    let old = locked.stat_of(db, key, Kind::String)?;
     let size = old.map_or(0, |(_, size)| size) + value.len() as u64;
     check_size(context, size)?;
     match old {
-        Some(_) => held.append(db, key, value)?,
-        None => write(&mut held, db, key, STRING, None, value)?,
+        Some(_) => locked.append(db, key, value)?,
+        None => write(&mut locked, db, key, STRING, None, value)?,
     }
     context.reply.int(size);
     Ok(())
@@ -243,8 +243,8 @@ pub(super) fn getrange(context: &mut Context<'_>) -> Outcome {
     let (db, key) = (context.db(), context.key());
     let (start, stop) = (int(context.args.at(2))?, int(context.args.at(3))?);
     // The keys are locked, since the range depends on the size.
-    let mut held = context.keyspace().hold(db, [key]);
-    let size = held.stat_of(db, key, Kind::String)?.map_or(0, |(_, size)| size);
+    let mut locked = context.keyspace().lock_keys(db, [key]);
+    let size = locked.stat_of(db, key, Kind::String)?.map_or(0, |(_, size)| size);
     let range = slice(start, stop, size as usize);
     context.scratch.clear();
     if !range.is_empty() {
@@ -259,8 +259,8 @@ pub(super) fn setrange(context: &mut Context<'_>) -> Outcome {
     let (db, key, value) = (context.db(), context.key(), context.args.at(3));
     let offset =
         u64::try_from(int(context.args.at(2))?).map_err(|_| Refusal::err("offset is out of range"))?;
-    let mut held = context.keyspace().hold(db, [key]);
-    let old = held.stat_of(db, key, Kind::String)?;
+    let mut locked = context.keyspace().lock_keys(db, [key]);
+    let old = locked.stat_of(db, key, Kind::String)?;
     let size = old.map_or(0, |(_, size)| size);
     if value.is_empty() {
         context.reply.int(size);
@@ -268,8 +268,8 @@ pub(super) fn setrange(context: &mut Context<'_>) -> Outcome {
     }
     check_size(context, offset.saturating_add(value.len() as u64))?;
     match old {
-        Some(_) => held.write_at(db, key, offset, value)?,
-        None => held.write_behind_zeros(db, key, offset, value)?,
+        Some(_) => locked.write_at(db, key, offset, value)?,
+        None => locked.write_behind_zeros(db, key, offset, value)?,
     }
     context.reply.int(size.max(offset + value.len() as u64));
     Ok(())

@@ -12,10 +12,10 @@ use crate::wire::number::parse_float;
 /// Reads a sorted set. A missing one has no members.
 pub(super) fn read(context: &mut Context<'_>, answer: impl FnOnce(&Zset, &mut Reply<'_>)) -> Outcome {
     let (db, key) = (context.db(), context.key());
-    let mut held = context.keyspace().hold(db, [key]);
-    let open = held.open_or_new::<Zset>(db, key)?;
+    let mut locked = context.keyspace().lock_keys(db, [key]);
+    let open = locked.open_or_new::<Zset>(db, key)?;
     answer(&open.content, &mut context.reply);
-    held.close(db, key, open)
+    locked.close(db, key, open)
 }
 
 /// Changes a sorted set.
@@ -24,10 +24,10 @@ pub(super) fn change<T>(
     change: impl FnOnce(&mut Open<Zset>, &Context<'_>) -> Outcome<T>,
 ) -> Outcome<T> {
     let (db, key) = (context.db(), context.key());
-    let mut held = context.keyspace().hold(db, [key]);
-    let mut open = held.open_or_new::<Zset>(db, key)?;
+    let mut locked = context.keyspace().lock_keys(db, [key]);
+    let mut open = locked.open_or_new::<Zset>(db, key)?;
     let changed = change(&mut open, context)?;
-    held.close(db, key, open)?;
+    locked.close(db, key, open)?;
     Ok(changed)
 }
 

@@ -1,6 +1,6 @@
 //! Keys by expiry time, so that expired keys are removed without a request for them.
 //!
-//! The keys' words are authoritative; this list only says where to look. It is bounded: a slow scan finds
+//! The keys' words are authoritative; the list only finds them. The list is bounded. A slow scan finds
 //! expired keys beyond it, and those of an earlier server ([`super::Keyspace::expire`]).
 
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use crate::blobs::{DATABASES, Db};
 /// Maximum number of listed keys.
 const LISTED_MAX: usize = 1 << 20;
 /// Memory for more keys is checked each time this many were added.
-const ASKED_EVERY: usize = 512;
+const ROOM_CHECK_EVERY: usize = 512;
 /// Memory of an entry without its key, bytes: node, pointer, allocation.
 const ENTRY_BYTES: usize = 64;
 
@@ -48,8 +48,8 @@ impl Deadlines {
             self.count_less(db, key);
         }
         let Some(new) = new else { return };
-        let is_full =
-            list.len() >= LISTED_MAX || (list.len() % ASKED_EVERY == ASKED_EVERY - 1 && !has_room());
+        let is_full = list.len() >= LISTED_MAX
+            || (list.len() % ROOM_CHECK_EVERY == ROOM_CHECK_EVERY - 1 && !has_room());
         if is_full {
             self.incomplete.store(true, Ordering::Relaxed);
         } else if list.insert(entry(new)) {
@@ -132,19 +132,19 @@ mod tests {
     fn number_of_keys_is_told_beside_a_change() {
         let list = Deadlines::default();
         list.change(3, b"key", (None, Some(10)), || true);
-        let (told, hears) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             let _changes = list.list.lock();
-            scope.spawn(|| told.send(list.len(3)));
-            assert_eq!(hears.recv_timeout(Duration::from_secs(10)), Ok(1));
+            scope.spawn(|| sender.send(list.len(3)));
+            assert_eq!(receiver.recv_timeout(Duration::from_secs(10)), Ok(1));
         });
     }
 
     #[test]
-    fn list_without_memory_stays_and_says_so() {
+    fn list_without_memory_stays_and_is_incomplete() {
         let list = Deadlines::default();
         (0..2000u64).for_each(|i| list.change(0, &i.to_le_bytes(), (None, Some(i)), || false));
-        assert_eq!(list.len(0), ASKED_EVERY - 1);
+        assert_eq!(list.len(0), ROOM_CHECK_EVERY - 1);
         assert!(list.take_incomplete());
     }
 }

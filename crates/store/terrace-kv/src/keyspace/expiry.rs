@@ -20,7 +20,7 @@ impl Keyspace {
         loop {
             let due = self.deadlines.take_due(self.now(), DUE_MAX);
             for (_, db, key) in &due {
-                let _ = self.hold(*db, [&**key]).stat(*db, key);
+                let _ = self.lock_keys(*db, [&**key]).stat(*db, key);
             }
             if due.len() < DUE_MAX {
                 break;
@@ -39,8 +39,8 @@ impl Keyspace {
         }
         let page = self.blobs.scan(walk.db, walk.from, WALK_STEP);
         for key in &page.keys {
-            let mut held = self.hold(walk.db, [&**key]);
-            if let Some((word, _)) = held.stat(walk.db, key) {
+            let mut locked = self.lock_keys(walk.db, [&**key]);
+            if let Some((word, _)) = locked.stat(walk.db, key) {
                 self.deadlines.change(walk.db, key, (None, word.expires), || self.blobs.has_room(0));
             }
         }

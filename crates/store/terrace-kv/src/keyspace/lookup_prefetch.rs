@@ -28,22 +28,22 @@ mod tests {
     use crate::testing::MemoryBlobs;
 
     #[test]
-    fn prefetch_of_elements_waits_for_nobody() {
+    fn prefetch_of_elements_waits_for_no_lock() {
         let keyspace = Keyspace::new(Arc::new(MemoryBlobs::default()), 1 << 20, system_clock());
         let names: Vec<Vec<u8>> = (0..200_u32).map(|i| format!("field{i}").into_bytes()).collect();
         let names: Vec<&[u8]> = names.iter().map(|name| &**name).collect();
-        let mut held = keyspace.hold(0, [&b"h"[..]]);
-        let mut hash = held.open_or_new::<Hash>(0, b"h").unwrap();
+        let mut locked = keyspace.lock_keys(0, [&b"h"[..]]);
+        let mut hash = locked.open_or_new::<Hash>(0, b"h").unwrap();
         let new = names.iter().filter(|name| hash.content.set(name, &[7; 100], &mut hash.log)).count();
         assert_eq!(new, names.len());
-        held.close(0, b"h", hash).unwrap();
+        locked.close(0, b"h", hash).unwrap();
         // A command holds the collection.
         keyspace.prefetch_elements(0, b"h", &names);
-        drop(held);
+        drop(locked);
         keyspace.prefetch_elements(0, b"h", &names);
         keyspace.prefetch_elements(0, b"absent", &names);
-        let mut held = keyspace.hold(0, [&b"h"[..]]);
-        let hash = held.open::<Hash>(0, b"h").unwrap().unwrap();
+        let mut locked = keyspace.lock_keys(0, [&b"h"[..]]);
+        let hash = locked.open::<Hash>(0, b"h").unwrap().unwrap();
         assert!(names.iter().all(|name| hash.content.get(name) == Some(&[7; 100][..])));
     }
 }

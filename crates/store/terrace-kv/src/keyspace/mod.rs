@@ -1,7 +1,7 @@
 //! Keys with types and expiry times over a store of blobs.
 //!
 //! ```text
-//!  command ──► hold(keys): locks of their stripes, in order ──► LockedKeys: read, write, remove, open a collection
+//!  command ──► lock_keys(keys): locks of their stripes, in order ──► LockedKeys: read, write, remove, open a collection
 //!         └──► read_string, read_compact: no lock, the store's reads are atomic
 //! ```
 //! A command that reads and then writes locks the stripes of its keys. Commands on several keys (MSET,
@@ -13,7 +13,7 @@ mod dead_records;
 mod deadlines;
 mod expiry;
 pub mod hash;
-mod held;
+mod locked_keys;
 mod lookup_prefetch;
 mod rank_index;
 mod reads;
@@ -27,7 +27,7 @@ mod stripe;
 pub mod word;
 pub mod zset;
 
-pub use held::LockedKeys;
+pub use locked_keys::LockedKeys;
 pub use reads::Compact;
 pub use record::{FieldRecord, fields};
 pub use space::{Clock, Counters, Keyspace, system_clock};

@@ -63,7 +63,7 @@ impl Keyspace {
         let expired = word.is_some_and(|word| word.expires.is_some() && word.is_expired(self.now()));
         if expired {
             // Checks again under the lock, and removes the key.
-            let _ = self.hold(db, [key]).stat(db, key);
+            let _ = self.lock_keys(db, [key]).stat(db, key);
         }
         let live = word.filter(|_| !expired);
         let count = if live.is_some() { &self.counters.hits } else { &self.counters.misses };

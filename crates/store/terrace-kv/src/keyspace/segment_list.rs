@@ -4,15 +4,15 @@
 //! key ──► head: id, number of the first piece      pieces with records: (id, 1) (id, 2) ... (id, n)
 //! ```
 //! A change appends a record to the last piece. A full piece is followed by a new one; nothing is copied to
-//! make room. When most records are dead, the first piece is cleaned: its live records are appended at
-//! the end, the head names the next piece, and the first is removed. The order of changes stays, and a delete
-//! may go with its piece, since all earlier pieces are gone.
+//! make room. When most records are dead, the first piece is cleaned in three steps. Its live records are
+//! appended at the end, the head names the next piece, and the first piece is removed. The order of changes
+//! stays. A delete may be removed with its piece, since no earlier piece exists.
 //!
 //! Each step is a change of one blob, so after a crash the store has a prefix of these changes. A *note*, the
-//! blob (id, 0), lets a start find pieces without a head. It is put before the first piece of a new log,
-//! and before the head is replaced or removed. It names the key of the head. A start reads only the notes,
-//! and keeps the pieces if that key's head names them ([`recover`]). If a full disk has no room for the key,
-//! the note omits it, and a start then checks all heads.
+//! blob (id, 0), lets a start find pieces without a head. It names the key of the head. It is written before
+//! the first piece of a new log, and before the head is replaced or removed. A start reads only the notes,
+//! and keeps the pieces if that key's head names them ([`recover`]). On a full disk the note may lack the
+//! key: a start then checks all heads.
 
 use crate::blobs::{BlobError, Blobs, Db, Result, pieces_of};
 

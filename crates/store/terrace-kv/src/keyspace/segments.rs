@@ -12,7 +12,7 @@ use crate::error::{Outcome, Refusal};
 /// Maximum number of pieces that one command cleans.
 const CLEANED_MAX: usize = 2;
 /// Maximum size of the kept buffer for cleaning, bytes: it is not counted.
-const CLEANED_KEPT: usize = 512 << 10;
+const CLEANED_KEPT_MAX: usize = 512 << 10;
 
 thread_local! {
     /// Buffer of the piece being cleaned. A new allocation each time would be returned to the system, and
@@ -162,7 +162,7 @@ pub(super) fn clean<C: Collection>(
         }
         CLEANED.with_borrow_mut(|records| {
             let cleaned = clean_first(blobs, (key, word), content, chain, records);
-            if records.capacity() > CLEANED_KEPT {
+            if records.capacity() > CLEANED_KEPT_MAX {
                 *records = Vec::new();
             }
             cleaned

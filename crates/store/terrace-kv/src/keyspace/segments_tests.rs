@@ -113,19 +113,19 @@ impl Op {
 
     fn run(&self, keyspace: &Keyspace) -> Outcome {
         let change_hash = |(db, key): Key, change: &dyn Fn(&mut Hash, &mut Vec<u8>)| {
-            let mut held = keyspace.hold(db, [key]);
-            if held.stat(db, key).is_some_and(|(word, _)| word.kind == Kind::String) {
-                held.remove(db, key)?;
+            let mut locked = keyspace.lock_keys(db, [key]);
+            if locked.stat(db, key).is_some_and(|(word, _)| word.kind == Kind::String) {
+                locked.remove(db, key)?;
             }
-            let mut open = held.open_or_new::<Hash>(db, key)?;
+            let mut open = locked.open_or_new::<Hash>(db, key)?;
             change(&mut open.content, &mut open.log);
-            held.close(db, key, open)
+            locked.close(db, key, open)
         };
         let change_zset = |change: &dyn Fn(&mut Zset, &mut Vec<u8>)| {
-            let mut held = keyspace.hold(ZSET.0, [ZSET.1]);
-            let mut open = held.open_or_new::<Zset>(ZSET.0, ZSET.1)?;
+            let mut locked = keyspace.lock_keys(ZSET.0, [ZSET.1]);
+            let mut open = locked.open_or_new::<Zset>(ZSET.0, ZSET.1)?;
             change(&mut open.content, &mut open.log);
-            held.close(ZSET.0, ZSET.1, open)
+            locked.close(ZSET.0, ZSET.1, open)
         };
         let is_hash =
             |(db, key): Key| keyspace.stat(db, key).is_some_and(|(word, _)| word.kind == Kind::Hash);
@@ -150,15 +150,15 @@ impl Op {
                     zset.delete(member, log);
                 });
             }),
-            Op::Rename(from, to) if is_hash(*from) => keyspace.hold_in([*from, *to]).rename(*from, *to),
+            Op::Rename(from, to) if is_hash(*from) => keyspace.lock_keys_in([*from, *to]).rename(*from, *to),
             Op::Copy(from, to) if from != to && is_hash(*from) => {
-                keyspace.hold_in([*from, *to]).copy(*from, *to)
+                keyspace.lock_keys_in([*from, *to]).copy(*from, *to)
             }
             Op::Rename(..) | Op::Copy(..) => Ok(()),
             Op::Replace((db, key)) => {
-                keyspace.hold(*db, [*key]).write(*db, key, Word::new(Kind::String), b"a string")
+                keyspace.lock_keys(*db, [*key]).write(*db, key, Word::new(Kind::String), b"a string")
             }
-            Op::Remove((db, key)) => keyspace.hold(*db, [*key]).remove(*db, key).map(drop),
+            Op::Remove((db, key)) => keyspace.lock_keys(*db, [*key]).remove(*db, key).map(drop),
             Op::Clear(db) => keyspace.clear(*db),
         }
     }
@@ -172,17 +172,17 @@ fn keyspace(blobs: Arc<dyn Blobs>) -> Keyspace {
 fn dump(keyspace: &Keyspace) -> Model {
     let mut model = Model::default();
     for (db, key) in HASHES {
-        let mut held = keyspace.hold(db, [key]);
-        if let Ok(Some(open)) = held.open::<Hash>(db, key) {
+        let mut locked = keyspace.lock_keys(db, [key]);
+        if let Ok(Some(open)) = locked.open::<Hash>(db, key) {
             let pairs = open.content.iter().map(|(field, value)| (field.to_vec(), value.to_vec()));
             model.hashes.insert((db, key), pairs.collect());
-            held.close(db, key, open).unwrap();
+            locked.close(db, key, open).unwrap();
         }
     }
-    let mut held = keyspace.hold(ZSET.0, [ZSET.1]);
-    if let Some(open) = held.open::<Zset>(ZSET.0, ZSET.1).unwrap() {
+    let mut locked = keyspace.lock_keys(ZSET.0, [ZSET.1]);
+    if let Some(open) = locked.open::<Zset>(ZSET.0, ZSET.1).unwrap() {
         model.zset = open.content.iter().map(|one| (one.member.to_vec(), one.score as i64)).collect();
-        held.close(ZSET.0, ZSET.1, open).unwrap();
+        locked.close(ZSET.0, ZSET.1, open).unwrap();
     }
     model
 }
@@ -293,10 +293,10 @@ fn large_collections_equal_maps_over_restarts() {
 
 /// Stored bytes of a hash, and bytes of its live records.
 fn sizes(space: &Keyspace, (db, key): Key) -> (u64, u64) {
-    let mut held = space.hold(db, [key]);
-    let open = held.open::<Hash>(db, key).unwrap().unwrap();
+    let mut locked = space.lock_keys(db, [key]);
+    let open = locked.open::<Hash>(db, key).unwrap().unwrap();
     let live = open.content.encoded_bytes() as u64;
-    held.close(db, key, open).unwrap();
+    locked.close(db, key, open).unwrap();
     (SegmentList::find(&**space.blobs(), db, key).unwrap().unwrap().bytes(), live)
 }
 

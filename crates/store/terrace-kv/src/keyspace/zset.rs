@@ -1,6 +1,7 @@
 //! A sorted set: members ordered by score, then by their bytes.
 //!
-//! A tree and a hash table. A rank index finds places by rank (ZRANGE 100 200, ZRANK), built when first needed.
+//! The set has a tree for the order and a hash table for the scores. A rank index finds places by rank
+//! (ZRANGE 100 200, ZRANK); it is built when first needed.
 
 use std::cell::OnceCell;
 use std::cmp::Ordering;
@@ -165,8 +166,8 @@ impl Zset {
             Some(at) => self.rank_index().rank(at, &self.order),
         }
     }
-    /// The position of a name, or behind it. Ranges of names are for sets whose members have one score: that
-    /// of the first member, or of the last with `is_last`.
+    /// The position of a name, or behind it. Ranges of names are for sets with one score for all members:
+    /// that of the first member, or of the last with `is_last`.
     pub(crate) fn point_of_name(&self, name: &[u8], behind: bool, is_last: bool) -> Point {
         let of = if is_last { self.order.last() } else { self.order.first() };
         // The next name in byte order is this one with a zero appended.

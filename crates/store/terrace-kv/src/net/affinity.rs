@@ -1,9 +1,8 @@
-//! CPU affinity: when clients keep all processors busy, a local client and its thread are brought to the same
-//! processor.
+//! CPU affinity: on busy processors a local client and its thread are placed on the same processor.
 //!
-//! Client and thread wake each other once per request. On one processor that is a context switch. Across
-//! processors it is an interrupt, which in a virtual machine costs more than the request. Meanwhile a
-//! processor is idle, so the scheduler moves other tasks there, away from their counterparts.
+//! Client and thread wake each other once per request. On one processor a wake-up is a context switch. Across
+//! processors it is an interrupt, and in a virtual machine it costs more than the request. One of the two
+//! processors is idle meanwhile. The scheduler moves other tasks there, away from their counterparts.
 //!
 //! SO_INCOMING_CPU (socket(7)) is the processor that received the last packet of a connection: on the
 //! loopback device, the client's. A thread compares it now and then with the processor it runs on. A thread
@@ -118,8 +117,8 @@ pub(super) mod tests {
     fn only_a_client_that_stays_elsewhere_counts() {
         let mut samples = RemoteSamples::default();
         let mut sample = |there| samples.add(1, there);
-        let in_vain = [Some(0), Some(1), Some(0), None, Some(0), Some(2), Some(0)];
-        assert_eq!(in_vain.map(&mut sample), [None; 7]);
+        let without_move = [Some(0), Some(1), Some(0), None, Some(0), Some(2), Some(0)];
+        assert_eq!(without_move.map(&mut sample), [None; 7]);
         assert_eq!([Some(0), Some(0), Some(0)].map(sample), [Some(0), None, Some(0)]);
         let mut interval = SampleInterval::default();
         assert_eq!((0..4 * SAMPLE_EVERY).filter(|_| interval.is_due()).count(), 4);

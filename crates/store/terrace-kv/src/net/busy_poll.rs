@@ -2,10 +2,10 @@
 //! of 0). It does so while requests follow closely. Linux does the same for network cards
 //! (`net.core.busy_poll`).
 //!
-//! A client that waits for each reply and its server run in turn, each on a processor that is otherwise idle.
-//! Waking an idle processor takes longer than the request, 35 to 65 us in a virtual machine. Polling saves
-//! one of two wake-ups. It takes processor time from other programs, so it needs two processors per client
-//! ([`crate::Config::busy_poll_clients`]). It ends when requests come less often.
+//! A client that waits for each reply runs in turn with its server, on two processors that are otherwise
+//! idle. The wake-up of an idle processor takes longer than the request: 35 to 65 us in a virtual machine.
+//! Polling saves one of two wake-ups. It takes processor time from other programs, so it needs two processors
+//! per client ([`crate::Config::busy_poll_clients`]). It ends when requests come less often.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -117,7 +117,7 @@ mod tests {
 
     /// A client with requests that always come slightly too late.
     #[test]
-    fn attempts_in_vain_become_rare() {
+    fn failed_attempts_become_rare() {
         let mut busy = BusyPoll { was_short: true, ..BusyPoll::default() };
         let mut attempt = || {
             let attempts = busy.attempts();

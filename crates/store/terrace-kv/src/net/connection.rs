@@ -32,7 +32,7 @@ const READ_STEP: usize = 16 * 1024;
 /// Bytes of replies after which a turn ends.
 const REPLIED_MAX: usize = 1 << 20;
 /// Capacity that an empty buffer keeps, bytes.
-const KEPT: usize = 64 * 1024;
+const BUFFER_KEPT_MAX: usize = 64 * 1024;
 
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -287,7 +287,7 @@ impl Connection {
                 let before = self.output.len();
                 writes |= commands::run(server, &mut self.session, row, args, &mut self.output, scratch);
                 self.replied += usize::from(self.output.len() > before);
-                if self.output.capacity() > KEPT {
+                if self.output.capacity() > BUFFER_KEPT_MAX {
                     self.count(server);
                 }
                 server.keyspace.blobs().release();
@@ -314,7 +314,7 @@ impl Connection {
         }
         self.input.drain(..self.begin);
         self.begin = 0;
-        if self.input.is_empty() && self.input.capacity() > KEPT {
+        if self.input.is_empty() && self.input.capacity() > BUFFER_KEPT_MAX {
             self.input = Vec::new();
         }
     }
@@ -338,7 +338,7 @@ impl Connection {
         if self.unsent() == 0 {
             self.output.clear();
             self.sent = 0;
-            if self.output.capacity() > KEPT {
+            if self.output.capacity() > BUFFER_KEPT_MAX {
                 self.output = Vec::new();
                 self.count(server);
             }
@@ -371,7 +371,7 @@ impl Connection {
     /// are closed first. Returns false if this client must be closed.
     fn may_grow(&mut self, server: &Server, before: usize) -> bool {
         let (now, all) = self.count(server);
-        if now <= before || now <= KEPT {
+        if now <= before || now <= BUFFER_KEPT_MAX {
             return true;
         }
         let (max, has_memory) = (server.config.buffers_bytes_max, server.keyspace.blobs().has_room(0));
@@ -379,7 +379,7 @@ impl Connection {
             return true;
         }
         let client = &self.session.client;
-        let (stays, closed) = server.clients.make_room(client, KEPT, max, has_memory);
+        let (stays, closed) = server.clients.make_room(client, BUFFER_KEPT_MAX, max, has_memory);
         server.counters.closed.fetch_add(closed + u64::from(!stays), Ordering::Relaxed);
         if !stays {
             let address = &client.address;

@@ -1,14 +1,14 @@
 //! Assigns clients to threads.
 //!
-//! **Few clients**: as long as there are enough threads, each client has its own. If all processors are
-//! busy, client and thread wake each other on one processor. (If there are two processors per client, the
-//! thread may poll on the second one: [`super::busy_poll`].) Two clients of one thread would run on two
-//! processors, and a wake-up across processors costs more than a request.
+//! **Few clients**: each client has its own thread as long as there are enough. On busy processors, client
+//! and thread wake each other on one processor. (With two processors per client the thread may poll on the
+//! second one: [`super::busy_poll`].) Two clients of one thread would run on two processors, and a wake-up
+//! across processors costs more than a request.
 //!
-//! **Many clients** share one thread per processor. One wake-up then serves several ready clients, and one
-//! prefetch covers their look-ups ([`super::pipeline`]). So spare threads give their clients to the shared
-//! threads, once clients have outnumbered threads for 500 ms ([`ThreadShedding`]). These clients do not
-//! return. A client goes to the shared thread on its own processor where possible ([`super::affinity`]).
+//! **Many clients** share one thread per processor. One wake-up serves several ready clients, and one
+//! prefetch covers their look-ups ([`super::pipeline`]). Once clients have outnumbered threads for 500 ms,
+//! spare threads hand their clients to the shared threads ([`ThreadShedding`]). These clients do not return.
+//! If possible, a client goes to the shared thread on its own processor ([`super::affinity`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_do_not_crowd_on_one_processor() {
+    fn threads_spread_over_processors() {
         let (running, address) = serve_as(Config { threads: 2, spare_threads: 3, ..unpaired() });
         let threads = &running.threads;
         let seen_on = |processors: [usize; 5]| {

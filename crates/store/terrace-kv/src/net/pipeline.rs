@@ -1,5 +1,5 @@
-//! Pipelined requests of a connection, parsed ahead. Prefetching for all of them at once replaces a wait for
-//! memory in each ([`Blobs::prefetch`]).
+//! Pipelined requests of a connection, parsed ahead. One prefetch for all of them replaces a wait for memory
+//! in each ([`Blobs::prefetch`]).
 
 use std::sync::Arc;
 

@@ -144,7 +144,7 @@ impl Worker {
             ready.extend(again);
             remote.into_iter().for_each(|(at, there)| self.pair(at, there));
             if self.is_spare && self.shedding.lasts(&self.threads) {
-                self.give_away();
+                self.hand_over_idle();
             }
         }
         let ids: Vec<usize> = self.connections.keys().copied().collect();
@@ -262,7 +262,7 @@ impl Worker {
     }
 
     /// Hands its idle clients to shared threads.
-    fn give_away(&mut self) {
+    fn hand_over_idle(&mut self) {
         let idle = self.connections.iter().filter(|(_, connection)| connection.is_idle());
         let idle: Vec<usize> = idle.map(|(at, _)| *at).collect();
         idle.into_iter().for_each(|at| self.hand_over(at, self.threads.for_moved()));
@@ -322,7 +322,7 @@ impl Worker {
             loop {
                 match self.acceptors[at].accept() {
                     Ok((stream, address, local)) => {
-                        self.let_in(stream, (address, local), self.acceptors[at].protocol());
+                        self.admit(stream, (address, local), self.acceptors[at].protocol());
                     }
                     Err(err) if err.kind() == io::ErrorKind::WouldBlock => break,
                     Err(err) if err.kind() == io::ErrorKind::ConnectionAborted => {}
@@ -337,7 +337,7 @@ impl Worker {
         }
     }
 
-    fn let_in(&self, stream: Stream, (address, local): (String, String), protocol: Protocol) {
+    fn admit(&self, stream: Stream, (address, local): (String, String), protocol: Protocol) {
         let max = self.server.config.clients_max;
         let inbox = self.threads.for_next();
         // Wakes all threads: any of them may have the client by then.

@@ -6,8 +6,8 @@
 //! ```
 //! Source: `doc/protocol.txt` of memcached. A parsed request has the positions of its words, like one of
 //! Redis' protocol. A storage command has a fixed layout: the words, then `noreply` or nothing, then the
-//! data. Missing data have a reason that the line shows: above the limit, or with a wrong terminator.
-//! Rejected data are dropped as they arrive.
+//! data. A request may lack its data: they were above the limit, or had a wrong terminator. Its line shows
+//! the reason. Rejected data are dropped as they arrive.
 
 use memchr::memchr;
 

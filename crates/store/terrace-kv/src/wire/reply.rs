@@ -14,7 +14,7 @@ pub(crate) struct Reply<'a> {
     /// Maximum length of `out`. Nothing is written beyond it.
     end_max: usize,
     /// Part of the reply was not written.
-    is_cut: bool,
+    is_truncated: bool,
     /// Whether the client understands RESP3.
     pub(crate) resp3: bool,
 }
@@ -23,12 +23,12 @@ impl<'a> Reply<'a> {
     /// Appends a reply to `out`, of at most `bytes_max` bytes.
     pub(crate) fn new(out: &'a mut Vec<u8>, bytes_max: usize, resp3: bool) -> Reply<'a> {
         let end_max = out.len().saturating_add(bytes_max);
-        Reply { out, end_max, is_cut: false, resp3 }
+        Reply { out, end_max, is_truncated: false, resp3 }
     }
 
     /// Whether the reply exceeded its limit, and is incomplete.
-    pub(crate) fn is_cut(&self) -> bool {
-        self.is_cut
+    pub(crate) fn is_truncated(&self) -> bool {
+        self.is_truncated
     }
 
     /// Length of the output so far, bytes.
@@ -38,16 +38,16 @@ impl<'a> Reply<'a> {
     /// Removes everything written since `mark`.
     pub(crate) fn take_back(&mut self, mark: usize) {
         self.out.truncate(mark);
-        self.is_cut = false;
+        self.is_truncated = false;
     }
 
     /// Whether `bytes` more fit.
     fn has_room(&mut self, bytes: usize) -> bool {
-        self.is_cut |= self.out.len().saturating_add(bytes) > self.end_max;
-        if !self.is_cut {
+        self.is_truncated |= self.out.len().saturating_add(bytes) > self.end_max;
+        if !self.is_truncated {
             self.grow(self.out.len() + bytes + FRAME);
         }
-        !self.is_cut
+        !self.is_truncated
     }
 
     /// Grows the output to `bytes` in all: by doubling, but not far beyond the reply's limit. All capacity
@@ -177,7 +177,7 @@ impl<'a> Reply<'a> {
         mut write: impl FnMut(&mut Reply<'a>, T),
     ) {
         let mut elements = elements.into_iter();
-        while !self.is_cut
+        while !self.is_truncated
             && let Some(element) = elements.next()
         {
             write(self, element);
@@ -239,7 +239,7 @@ mod tests {
         let mut out = b"before".to_vec();
         let mut reply = Reply::new(&mut out, 20, false);
         (0..1000).for_each(|_| reply.bulk(b"0123456789"));
-        assert!(reply.is_cut());
+        assert!(reply.is_truncated());
         assert!(out.len() < 60);
         Reply::new(&mut out, 20, false)
             .each(std::iter::repeat(b"0123456789"), |reply, text| reply.bulk(text));
@@ -255,6 +255,6 @@ mod tests {
         let mut out = Vec::new();
         let mut reply = Reply::new(&mut out, MAX, false);
         (0..MAX).for_each(|_| reply.bulk(&[7; 1000]));
-        assert!(reply.is_cut() && out.capacity() <= MAX + FRAME, "{}", out.capacity());
+        assert!(reply.is_truncated() && out.capacity() <= MAX + FRAME, "{}", out.capacity());
     }
 }

@@ -12,9 +12,9 @@ const LINE_MAX: usize = 64 * 1024;
 /// piece received.
 const LENGTH_LINE_MAX: usize = 32;
 /// Maximum number of arguments before the password.
-const ARGUMENTS_MAX_STRANGER: i64 = 10;
+const ARGUMENTS_MAX_UNAUTHENTICATED: i64 = 10;
 /// Maximum length of an argument before the password.
-const ARGUMENT_MAX_STRANGER: i64 = 16 * 1024;
+const ARGUMENT_MAX_UNAUTHENTICATED: i64 = 16 * 1024;
 
 /// First bytes of requests in memcached's binary protocol and in TLS. No command begins with them. Such a
 /// byte counts as a request of this one word, and the client is closed: it waits for a reply in its own
@@ -115,7 +115,7 @@ impl Request {
     /// Clears the request, and frees memory that most requests do not need.
     pub(crate) fn clear(&mut self) {
         self.places.clear();
-        self.places.shrink_to(PLACES_KEPT);
+        self.places.shrink_to(PLACES_KEPT_MAX);
         self.inline = Vec::new();
         self.is_inline = false;
     }
@@ -133,7 +133,7 @@ pub(crate) struct Parser {
 }
 
 /// Capacity of positions that a cleared request keeps.
-const PLACES_KEPT: usize = 64;
+const PLACES_KEPT_MAX: usize = 64;
 
 impl Parser {
     /// The parser of a new connection.
@@ -198,7 +198,7 @@ impl Parser {
     fn checked_count(&self, count: Option<i64>, is_known: bool) -> Result<i64, Malformed> {
         match count {
             Some(count) if count > self.limits.arguments_max => Err(malformed("invalid multibulk length")),
-            Some(count) if !is_known && count > ARGUMENTS_MAX_STRANGER => {
+            Some(count) if !is_known && count > ARGUMENTS_MAX_UNAUTHENTICATED => {
                 Err(malformed("unauthenticated multibulk length"))
             }
             Some(count) => Ok(count),
@@ -208,7 +208,7 @@ impl Parser {
 
     fn checked_length(&self, length: Option<i64>, is_known: bool) -> Result<usize, Malformed> {
         match length {
-            Some(length) if !is_known && length > ARGUMENT_MAX_STRANGER => {
+            Some(length) if !is_known && length > ARGUMENT_MAX_UNAUTHENTICATED => {
                 Err(malformed("unauthenticated bulk length"))
             }
             Some(length) if (0..=self.limits.argument_bytes_max).contains(&length) => Ok(length as usize),

@@ -58,7 +58,7 @@ fn invalid_request_is_named() {
 }
 
 #[test]
-fn requests_of_strangers_are_short() {
+fn requests_before_the_password_are_short() {
     let stranger = |text: &str| Parser::new(LIMITS).advance(text.as_bytes(), false);
     assert!(stranger("*11\r\n").unwrap_err().0.contains("unauthenticated multibulk length"));
     assert!(stranger("*2\r\n$20000\r\n").unwrap_err().0.contains("unauthenticated bulk length"));

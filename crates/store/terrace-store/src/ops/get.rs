@@ -8,7 +8,7 @@ use crate::space::UNIT;
 use crate::state::StoreState;
 
 /// Tries before a read holds the table's lock, which blocks writers.
-const VAIN_MAX: u32 = 3;
+const FAILED_TRIES_MAX: u32 = 3;
 
 /// Calls `copy` until the blob is the same before and after. None: there is no blob.
 pub(super) fn steady<T>(
@@ -18,7 +18,7 @@ pub(super) fn steady<T>(
     mut copy: impl FnMut(&Blob) -> Result<T>,
 ) -> Result<Option<(T, Stat)>> {
     let hash = state.hashes.of(key);
-    for _ in 0..VAIN_MAX {
+    for _ in 0..FAILED_TRIES_MAX {
         let (blob, stat) = match find(&bucket.read(hash), hash, key) {
             Some(entry) => (entry.blob, Stat::from(entry)),
             None => return Ok(None),

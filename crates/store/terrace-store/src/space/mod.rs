@@ -146,7 +146,7 @@ impl Space {
         (self.runs.pages() + self.holes.pages()) * PAGE
     }
 
-    /// Takes free pages whose blocks will be given back: the first page and the number of pages, at most
+    /// Takes free pages in order to give their blocks back: the first page and the number of pages, at most
     /// `most`.
     pub(crate) fn take_free(&mut self, most: u64) -> Option<(u64, u64)> {
         self.runs.take_longest(most)

@@ -213,7 +213,7 @@ fn open_until_the_kill(dir: &Path, options: &StoreOptions, calls: u64) -> Option
 }
 
 /// Threads put numbered blobs under shared keys and under their own keys, until the process is killed.
-/// Returns for each own key the last number whose put returned, and the last number tried.
+/// Returns for each own key the last number with a returned put, and the last number tried.
 fn overwrite_until_the_kill(store: Store, first: u64) -> Vec<(u64, u64)> {
     let Ok(bucket) = store.bucket("b") else { return Vec::new() };
     std::thread::scope(|scope| {

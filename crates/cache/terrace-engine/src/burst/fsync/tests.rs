@@ -28,7 +28,7 @@ use volatile::Volatile;
 const PAGE: usize = 4096;
 const FILES: usize = 2;
 const PAGES: usize = 12;
-/// Longest life: permits may expire in a longer one.
+/// Longest life: write intents may expire in a longer one.
 const LIFE_MAX: Duration = Duration::from_secs(3);
 
 /// Possible versions of a page: that of the last fsync, and those written since.
@@ -50,7 +50,7 @@ struct Fixture {
     next: u32,
     began: Instant,
     /// fsyncs answered by the target.
-    owed: u64,
+    target_fsyncs: u64,
     /// A directory of the source's file system, for engines that get a source root.
     root: Option<File>,
 }
@@ -115,7 +115,7 @@ impl Fixture {
             now: vec![vec![0; PAGES]; FILES],
             next: 1,
             began: Instant::now(),
-            owed: 0,
+            target_fsyncs: 0,
             root: None,
         };
         world.scanned();
@@ -148,7 +148,7 @@ impl Fixture {
         let cursor = self.objects[file].error_cursor();
         let before = self.dirty(file);
         self.engine.fsync(&self.objects[file], false, &cursor).unwrap();
-        self.owed += u64::from(before > 0 && self.dirty(file) > 0);
+        self.target_fsyncs += u64::from(before > 0 && self.dirty(file) > 0);
         self.acknowledge(file);
     }
     fn acknowledge(&mut self, file: usize) {
@@ -194,7 +194,7 @@ impl Fixture {
     /// Kills the daemon; the next one takes over.
     fn kill(&mut self) {
         self.next_terraced();
-        assert_eq!(self.engine.owed().unwrap(), [], "files in memory owe as they did");
+        assert_eq!(self.engine.undestaged().unwrap(), [], "files in memory keep their undestaged pages");
     }
     fn next_terraced(&mut self) {
         self.engine.halt();
@@ -221,12 +221,12 @@ impl Fixture {
         self.engine.serve().unwrap();
         self.set_root();
         let (mut written, mut conflicts) = (0, Vec::new());
-        for owed in self.engine.owed().unwrap_or_default() {
-            match self.replay(owed.file, Decision::Keep) {
+        for undestaged in self.engine.undestaged().unwrap_or_default() {
+            match self.replay(undestaged.file, Decision::Keep) {
                 Replayed::Written(pages) => written += pages,
                 Replayed::Kept(why) => conflicts.push(why),
                 Replayed::Dropped => {
-                    assert!(self.objects.iter().all(|o| o.id() != owed.file), "the file is there");
+                    assert!(self.objects.iter().all(|o| o.id() != undestaged.file), "the file is there");
                 }
             }
         }
@@ -279,7 +279,7 @@ impl Fixture {
                 self.engine.flush_all(true).unwrap();
                 (0..FILES).for_each(|file| self.acknowledge(file));
             }
-            89..92 => settle_due(&self.engine.cx, &self.engine.cx.devices.get(0).unwrap()),
+            89..92 => destage_due(&self.engine.cx, &self.engine.cx.devices.get(0).unwrap()),
             92..95 => {
                 let id = self.objects[file].id();
                 self.engine.forget_object(id).unwrap();
@@ -330,30 +330,33 @@ fn lives(seed: u64, regions: u32) -> (u64, u64) {
         }
         world.check();
     }
-    (written, world.owed)
+    (written, world.target_fsyncs)
 }
 
 #[test]
 fn power_cuts_take_nothing_that_was_acknowledged() {
     let first = seed("power_cuts_take_nothing_that_was_acknowledged");
     let rounds = if std::env::var_os("TERRACE_SOAK").is_some() { 400 } else { 12 };
-    let (mut written, mut owed) = (0, 0);
+    let (mut written, mut target_fsyncs) = (0, 0);
     for round in 0..rounds {
-        // A small log is sometimes full of owed pages.
+        // A small log is sometimes full of undestaged pages.
         let (pages, answered) = lives(first + round, *Rng::new(first + round).pick(&[5, 8, 40]));
-        (written, owed) = (written + pages, owed + answered);
+        (written, target_fsyncs) = (written + pages, target_fsyncs + answered);
     }
-    assert!(written > rounds && owed > 3 * rounds, "{written} pages written, {owed} fsyncs of the target");
+    assert!(
+        written > rounds && target_fsyncs > 3 * rounds,
+        "{written} pages written, {target_fsyncs} fsyncs of the target"
+    );
 }
 
-/// A fixture with an owed page of file 0: version 2, over version 1 in the source.
-fn owing() -> Fixture {
+/// A fixture with an undestaged page of file 0: version 2, over version 1 in the source.
+fn with_undestaged_page() -> Fixture {
     let mut world = Fixture::new(8);
     world.write(0, 0, 1);
     world.fsync(0);
     world.write(0, 0, 1);
     world.fsync(0);
-    assert_eq!((world.owed, world.now[0][0]), (1, 1 + PAGES as u32));
+    assert_eq!((world.target_fsyncs, world.now[0][0]), (1, 1 + PAGES as u32));
     world
 }
 
@@ -366,7 +369,7 @@ fn source_page(world: &Fixture) -> Vec<u8> {
 #[test]
 fn change_by_others_after_a_power_cut_stays() {
     for decision in [Decision::Write, Decision::Discard] {
-        let mut world = owing();
+        let mut world = with_undestaged_page();
         world.engine.halt();
         world.medium.power_cut(&mut Rng::new(1));
         world.io.file(0).write_all_at(&content(77), 0).unwrap();
@@ -379,7 +382,7 @@ fn change_by_others_after_a_power_cut_stays() {
         world.fsync(0);
         world.write(0, 3, 1);
         world.fsync(0);
-        assert_eq!(world.owed, 1, "the target would take the new pages for the old run's");
+        assert_eq!(world.target_fsyncs, 1, "the target would take the new pages for the old run's");
         // The pages also survive a clean stop, and each start.
         world.engine.shutdown().unwrap();
         assert_eq!(world.restart(Some(3)), (0, vec![Conflict::Changed]));
@@ -397,25 +400,25 @@ fn change_by_others_after_a_power_cut_stays() {
 
 /// Without a reboot the source's state shows whether the file has changed, but not by which program.
 #[test]
-fn change_within_a_permit_is_a_conflict_on_the_same_boot() {
-    let mut world = owing();
+fn change_within_an_intent_is_a_conflict_on_the_same_boot() {
+    let mut world = with_undestaged_page();
     world.engine.flush(&world.objects[0], 0..u64::MAX).unwrap();
     world.engine.halt();
     world.io.apply(|_| true, || true);
     assert_eq!(world.restart(Some(1)), (0, vec![Conflict::SameBoot]));
-    let mut world = owing();
+    let mut world = with_undestaged_page();
     world.engine.halt();
     assert_eq!(world.restart(Some(1)), (1, vec![]), "the file has not changed");
     assert!(source_page(&world) == content(1 + PAGES as u32));
 }
 
 #[test]
-fn clean_end_owes_nothing() {
-    let mut world = owing();
+fn clean_end_leaves_no_undestaged_page() {
+    let mut world = with_undestaged_page();
     world.engine.shutdown().unwrap();
     assert!(source_page(&world) == content(world.now[0][0]));
     let Found::Ours(found) = superblock::find(&*world.medium).unwrap() else { panic!("no superblock") };
-    assert_eq!((found.clean, found.owed), (true, superblock::OwedPages::Settled));
+    assert_eq!((found.clean, found.undestaged), (true, superblock::UndestagedMark::Destaged));
     assert_eq!(world.restart(Some(1)), (0, vec![]));
 }
 
@@ -431,10 +434,10 @@ fn target_is_left_alone_without_the_wish() {
         world.write(0, 0, 4);
         world.fsync(0);
     }
-    assert_eq!((world.owed, world.dirty(0)), (0, 0));
+    assert_eq!((world.target_fsyncs, world.dirty(0)), (0, 0));
     world.engine.shutdown().unwrap();
     let Found::Ours(found) = superblock::find(&*world.medium).unwrap() else { panic!("no superblock") };
-    assert_eq!((found.owed, found.encode()[8]), (superblock::OwedPages::Never, 1));
+    assert_eq!((found.undestaged, found.encode()[8]), (superblock::UndestagedMark::Never, 1));
 }
 
 #[test]
@@ -457,7 +460,11 @@ fn burst_is_as_large_as_writers_may_make_it() {
     let pages = limit / step * step;
     (0..pages).step_by(step as usize).for_each(write);
     std::thread::sleep(Duration::from_millis(50));
-    assert!(pages > 2 * background && o.dirty_pages() == pages, "{} of {pages} are owed", o.dirty_pages());
+    assert!(
+        pages > 2 * background && o.dirty_pages() == pages,
+        "{} of {pages} are undestaged",
+        o.dirty_pages()
+    );
     // Further pages are admitted after writeback of others.
     write(pages);
     assert_eq!(o.dirty_pages(), 0);
@@ -493,7 +500,7 @@ fn fsyncs_and_writebacks_at_once_lose_nothing() {
                 match rng.below(4) {
                     0 => engine.flush(&o, 0..u64::MAX).unwrap(),
                     1 => engine.flush_all(true).unwrap(),
-                    2 => settle_due(&engine.cx, &device),
+                    2 => destage_due(&engine.cx, &device),
                     _ => engine.truncate(&o, ((9 + rng.index(3)) * PAGE) as u64).unwrap(),
                 }
                 std::thread::sleep(Duration::from_millis(5));

@@ -17,9 +17,12 @@ fn number() -> impl Strategy<Value = u64> {
 fn content() -> impl Strategy<Value = Record> {
     let page =
         (number(), number(), any::<u32>()).prop_map(|(object, page, crc)| Record::Page { object, page, crc });
-    let owed =
-        (number(), number(), any::<u32>()).prop_map(|(object, page, crc)| Record::Owed { object, page, crc });
-    prop_oneof![9 => page, 3 => owed, 1 => Just(Record::Void)]
+    let undestaged = (number(), number(), any::<u32>()).prop_map(|(object, page, crc)| Record::Undestaged {
+        object,
+        page,
+        crc,
+    });
+    prop_oneof![9 => page, 3 => undestaged, 1 => Just(Record::Void)]
 }
 
 fn other() -> impl Strategy<Value = Record> {
@@ -28,17 +31,17 @@ fn other() -> impl Strategy<Value = Record> {
         first,
         count,
     });
-    let permit = (number(), number(), any::<u32>()).prop_map(|(object, until, holder)| Record::Permit {
+    let intent = (number(), number(), any::<u32>()).prop_map(|(object, until, holder)| Record::WriteIntent {
         object,
         until,
         holder,
     });
     prop_oneof![
         dead,
-        permit,
+        intent,
         (number(), number()).prop_map(|(object, digest)| Record::File { object, digest }),
-        (number(), number()).prop_map(|(object, digest)| Record::Base { object, digest }),
-        number().prop_map(|object| Record::Paid { object }),
+        (number(), number()).prop_map(|(object, digest)| Record::BaseVersion { object, digest }),
+        number().prop_map(|object| Record::DestageComplete { object }),
     ]
 }
 

@@ -1,6 +1,6 @@
 //! Scans of devices left by a writer in every state that the rules allow.
 
-mod owed;
 mod power_cuts;
 mod regions;
+mod undestaged;
 mod writer;

@@ -23,10 +23,10 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn superblocks_round_trip(path in ".{0,300}", hash in any::<u64>(), clean in any::<bool>(), used in any::<u64>(), owed in 0..3usize) {
+    fn superblocks_round_trip(path in ".{0,300}", hash in any::<u64>(), clean in any::<bool>(), used in any::<u64>(), mark in 0..3usize) {
         let mut written = superblock(&path);
         (written.source.hash, written.clean, written.used, written.run) = (hash, clean, used, used >> 40);
-        written.owed = [OwedPages::Never, OwedPages::Settled, OwedPages::Perhaps][owed];
+        written.undestaged = [UndestagedMark::Never, UndestagedMark::Destaged, UndestagedMark::Perhaps][mark];
         let read = ours(Superblock::decode(&written.encode()));
         prop_assert_eq!(written.source.path.len().min(PATH_MAX) - read.source.path.len() < 4, true);
         prop_assert!(written.source.path.starts_with(&read.source.path));
@@ -61,7 +61,7 @@ proptest! {
 }
 
 #[test]
-fn targets_are_told_apart() {
+fn targets_are_distinguished() {
     let medium = SimMedium::new(2 << 20);
     assert_eq!(find(&medium).unwrap(), Found::Empty);
     let mut foreign = vec![0; 2 << 20];
@@ -72,7 +72,7 @@ fn targets_are_told_apart() {
     let crc = crc_without_itself(&other, CRC_AT);
     other[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
     let other = [&other[..], &vec![0; 2 << 20]].concat();
-    assert_eq!(find(&SimMedium::with_content(other)).unwrap(), Found::Layout(LAYOUT_OWED + 1));
+    assert_eq!(find(&SimMedium::with_content(other)).unwrap(), Found::Layout(LAYOUT_UNDESTAGED + 1));
     let mut written = superblock("/source");
     format(&medium, &mut written).unwrap();
     assert_eq!(ours(find(&medium).unwrap()), written);

@@ -47,7 +47,7 @@ pub enum Fault {
         /// The size of the device.
         bytes: u64,
         /// The size asked for.
-        asked: u64,
+        requested: u64,
     },
     /// The file system has not enough space.
     NoSpace {
@@ -76,7 +76,7 @@ pub enum Fault {
         /// The target's size.
         bytes: u64,
         /// The requested size.
-        asked: u64,
+        requested: u64,
     },
     /// A tier of another source.
     OtherSource {
@@ -97,7 +97,7 @@ pub enum Fault {
         tier: u64,
     },
     /// The target may hold synced data that the source lacks.
-    Owes,
+    HasUndestaged,
     /// Data of another program.
     Foreign,
     /// No tier, for commands on existing tiers.
@@ -184,9 +184,9 @@ impl Fault {
                 let (bytes, min) = (Size(*bytes), Size(*min));
                 write!(f, "{bytes} is too small for a tier; give it at least {min}")
             }
-            Fault::DeviceTooSmall { bytes, asked } => {
-                let (bytes, asked) = (Size(*bytes), Size(*asked));
-                write!(f, "the device has {bytes}, not {asked}; leave the size out to use all of it")
+            Fault::DeviceTooSmall { bytes, requested } => {
+                let (bytes, requested) = (Size(*bytes), Size(*requested));
+                write!(f, "the device has {bytes}, not {requested}; leave the size out to use all of it")
             }
             Fault::NoSpace { needed, left } => {
                 let (missing, left) = (Size(needed.saturating_sub(*left)), Size(*left));
@@ -211,11 +211,11 @@ impl Fault {
                     None => Ok(()),
                 }
             }
-            Fault::OtherSize { bytes, asked } => {
-                let (bytes, asked) = (Size(*bytes), Size(*asked));
+            Fault::OtherSize { bytes, requested } => {
+                let (bytes, requested) = (Size(*bytes), Size(*requested));
                 write!(
                     f,
-                    "the tier has {bytes}, not {asked}; leave the size out, or erase the tier with --format-tier"
+                    "the tier has {bytes}, not {requested}; leave the size out, or erase the tier with --format-tier"
                 )
             }
             other => other.fmt_content(f),
@@ -240,7 +240,7 @@ impl Fault {
                 let (bytes, tier) = (Size(*bytes), Size(*tier));
                 write!(f, "the file has been truncated to {bytes}, and its tier has {tier}; {ERASE}")
             }
-            Fault::Owes => write!(
+            Fault::HasUndestaged => write!(
                 f,
                 "it may hold data that programs have synced and its source lacks; mount the source with it, or see `terrace recover`"
             ),
@@ -283,14 +283,14 @@ mod tests {
 
     #[test]
     fn sizes_are_short() {
-        let told = [0, 4096, 100, 5 << 20, 3 << 30, (1 << 30) + 4096, 2 << 40].map(|n| Size(n).to_string());
-        assert_eq!(told, ["0 bytes", "4KiB", "100 bytes", "5MiB", "3GiB", "1024.0MiB", "2TiB"]);
+        let texts = [0, 4096, 100, 5 << 20, 3 << 30, (1 << 30) + 4096, 2 << 40].map(|n| Size(n).to_string());
+        assert_eq!(texts, ["0 bytes", "4KiB", "100 bytes", "5MiB", "3GiB", "1024.0MiB", "2TiB"]);
     }
 
     #[test]
     fn every_fault_is_one_line_with_a_cure() {
         let err = || std::io::Error::from_raw_os_error(libc::EROFS);
-        let (bytes, asked, min, index, memory) = (1 << 20, 2 << 20, 3 << 20, 4 << 20, 5 << 20);
+        let (bytes, requested, min, index, memory) = (1 << 20, 2 << 20, 3 << 20, 4 << 20, 5 << 20);
         let faults = [
             Fault::NoSize,
             Fault::Directory,
@@ -304,17 +304,17 @@ mod tests {
             Fault::InUse(None),
             Fault::Busy,
             Fault::TooSmall { bytes, min },
-            Fault::DeviceTooSmall { bytes, asked },
-            Fault::NoSpace { needed: asked, left: bytes },
-            Fault::IndexTooLarge { index, others: 0, memory, memory_min: asked, tier_max: Some(min) },
-            Fault::IndexTooLarge { index, others: 0, memory, memory_min: asked, tier_max: None },
-            Fault::OtherSize { bytes, asked },
+            Fault::DeviceTooSmall { bytes, requested },
+            Fault::NoSpace { needed: requested, left: bytes },
+            Fault::IndexTooLarge { index, others: 0, memory, memory_min: requested, tier_max: Some(min) },
+            Fault::IndexTooLarge { index, others: 0, memory, memory_min: requested, tier_max: None },
+            Fault::OtherSize { bytes, requested },
             Fault::OtherSource { theirs: "/a".to_owned(), ours: "/b".into() },
             Fault::OtherSource { theirs: "/a".to_owned(), ours: "/a".into() },
             Fault::OtherLayout(9),
             Fault::Damaged,
-            Fault::Short { bytes, tier: asked },
-            Fault::Owes,
+            Fault::Short { bytes, tier: requested },
+            Fault::HasUndestaged,
             Fault::Foreign,
             Fault::NoTier,
             Fault::Io(err()),

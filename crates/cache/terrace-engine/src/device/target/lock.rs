@@ -56,8 +56,8 @@ fn try_or_wait(
         }
         let holder = holder(file);
         // A process between fork and exec has all descriptors of its parent for a moment.
-        let lives = holder.is_some_and(|pid| !is_ending(pid)) && holder == before;
-        if lives || Instant::now() >= until {
+        let is_alive = holder.is_some_and(|pid| !is_ending(pid)) && holder == before;
+        if is_alive || Instant::now() >= until {
             return Err(Fault::InUse(holder));
         }
         before = holder;

@@ -40,9 +40,9 @@ impl Place {
 /// It is in use.
 pub(super) fn refuse_other_names(target: impl AsFd) -> Result<(), Fault> {
     let own = Place::of(&rustix::fs::fstat(&target).map_err(|err| Fault::Io(err.into()))?);
-    let (loops, mut seen, mut next) = (loops(), vec![own], vec![own]);
+    let (loop_devices, mut seen, mut next) = (loop_devices(), vec![own], vec![own]);
     while let Some(place) = next.pop() {
-        for (path, other) in joined(place, &loops) {
+        for (path, other) in aliases(place, &loop_devices) {
             if !seen.contains(&other) {
                 if let Some(path) = path {
                     refuse_used(&path)?;
@@ -56,7 +56,7 @@ pub(super) fn refuse_other_names(target: impl AsFd) -> Result<(), Fault> {
 }
 
 /// Loop devices, each with its backing file.
-fn loops() -> Vec<(PathBuf, Place, PathBuf, Place)> {
+fn loop_devices() -> Vec<(PathBuf, Place, PathBuf, Place)> {
     let all = fs::read_dir("/sys/block").into_iter().flatten().flatten();
     let look = |dir: fs::DirEntry| {
         let shown = shown(&dir.path())?;
@@ -74,9 +74,9 @@ fn shown(sys: &Path) -> Option<PathBuf> {
 }
 
 /// Aliases of a place. Those without a path are covered by the kernel's claims.
-fn joined(place: Place, loops: &[(PathBuf, Place, PathBuf, Place)]) -> Vec<(Option<PathBuf>, Place)> {
+fn aliases(place: Place, loop_devices: &[(PathBuf, Place, PathBuf, Place)]) -> Vec<(Option<PathBuf>, Place)> {
     let mut all = Vec::new();
-    for (device, of_device, shown, of_shown) in loops {
+    for (device, of_device, shown, of_shown) in loop_devices {
         if *of_shown == place {
             all.push((Some(device.clone()), *of_device));
         }

@@ -230,7 +230,7 @@ fn other_layout_and_damage_are_refused() {
 }
 
 #[test]
-fn other_size_needs_leave_and_a_cut_file_is_told() {
+fn other_size_needs_consent_and_a_cut_file_is_reported() {
     let stage = Fixture::new();
     let first = stage.open(Some(32 * MIB)).unwrap().superblock;
     refused(stage.open(Some(64 * MIB)), &["not 64MiB; leave the size out", "--format-tier"]);
@@ -443,7 +443,7 @@ fn mark_at_the_end_of_a_device_counts() {
 }
 
 #[test]
-fn full_and_read_only_file_systems_are_told() {
+fn full_and_read_only_file_systems_are_reported() {
     let stage = Fixture::new();
     fs::File::create(stage.path("disk")).unwrap().set_len(40 * MIB).unwrap();
     let Some(mut device) = Loop::new(&stage.path("disk"), &[]) else { return };

@@ -42,21 +42,21 @@ impl<T: Io> SimIo<T> {
     pub fn set(&self, faults: Faults) {
         self.state.lock().1 = faults;
     }
-    fn strike(&self, pick: impl Fn(&Faults) -> u32) -> bool {
+    fn should_fail(&self, pick: impl Fn(&Faults) -> u32) -> bool {
         let (rng, faults) = &mut *self.state.lock();
         rng.below(1000) < u64::from(pick(faults))
     }
     fn write_fault(&self) -> io::Result<()> {
-        if self.strike(|f| f.write_eio) {
+        if self.should_fail(|f| f.write_eio) {
             return Err(Errno::IO.into());
         }
-        if self.strike(|f| f.write_enospc) {
+        if self.should_fail(|f| f.write_enospc) {
             return Err(Errno::NOSPC.into());
         }
         Ok(())
     }
-    fn dawdle(&self) {
-        if self.strike(|f| f.slow) {
+    fn delay(&self) {
+        if self.should_fail(|f| f.slow) {
             std::thread::sleep(self.state.lock().1.delay);
         }
     }
@@ -64,31 +64,31 @@ impl<T: Io> SimIo<T> {
 
 impl<T: Io> Io for SimIo<T> {
     unsafe fn read(&self, fd: RawFd, offset: u64, bufs: &[IoVec]) -> io::Result<usize> {
-        self.dawdle();
-        if self.strike(|f| f.read_eio) {
+        self.delay();
+        if self.should_fail(|f| f.read_eio) {
             return Err(Errno::IO.into());
         }
         // SAFETY: the caller's promise.
         unsafe { self.inner.read(fd, offset, bufs) }
     }
     unsafe fn read_batch(&self, ops: &mut [ReadOp]) {
-        self.dawdle();
+        self.delay();
         // SAFETY: the caller's promise.
         unsafe { self.inner.read_batch(ops) };
         for op in ops.iter_mut().filter(|op| op.result.is_ok()) {
-            if self.strike(|f| f.read_eio) {
+            if self.should_fail(|f| f.read_eio) {
                 op.result = Err(Errno::IO.into());
             }
         }
     }
     unsafe fn write(&self, fd: RawFd, offset: u64, bufs: &[IoVec]) -> io::Result<()> {
-        self.dawdle();
+        self.delay();
         self.write_fault()?;
         // SAFETY: the caller's promise.
         unsafe { self.inner.write(fd, offset, bufs) }
     }
     unsafe fn write_batch(&self, ops: &mut [WriteOp]) {
-        self.dawdle();
+        self.delay();
         // SAFETY: the caller's promise.
         unsafe { self.inner.write_batch(ops) };
         // A failed write may have written any part of its data.
@@ -97,15 +97,15 @@ impl<T: Io> Io for SimIo<T> {
         }
     }
     fn sync(&self, fd: RawFd, data_only: bool) -> io::Result<()> {
-        self.dawdle();
-        if self.strike(|f| f.sync_eio) {
+        self.delay();
+        if self.should_fail(|f| f.sync_eio) {
             return Err(Errno::IO.into());
         }
         self.inner.sync(fd, data_only)
     }
     fn sync_fs(&self, fd: RawFd) -> io::Result<()> {
-        self.dawdle();
-        if self.strike(|f| f.sync_eio) {
+        self.delay();
+        if self.should_fail(|f| f.sync_eio) {
             return Err(Errno::IO.into());
         }
         self.inner.sync_fs(fd)

@@ -17,7 +17,7 @@ struct Files {
 }
 
 impl ScheduledFiles for Files {
-    fn hold(&mut self, file: u32) -> Option<ObjectRef> {
+    fn open(&mut self, file: u32) -> Option<ObjectRef> {
         let object = self.objects[file as usize].clone()?;
         self.held.fetch_add(1, Ordering::Relaxed);
         Some(object)

@@ -17,7 +17,7 @@ use terrace_testkit::rng::Rng;
 pub(crate) const PAGES: u64 = 256;
 
 /// A file of pages that contain their number, all read and then compressed. There is no reclaim thread.
-pub(crate) struct Squeezed {
+pub(crate) struct Fixture {
     pub(crate) engine: Arc<Engine>,
     compressor: Compressor,
     pub(crate) o: ObjectRef,
@@ -32,16 +32,16 @@ pub(crate) fn content(page: u64) -> Vec<u8> {
     bytes
 }
 
-impl Squeezed {
-    pub(crate) fn new(codec: CompressionMode) -> Squeezed {
-        Squeezed::under("strata", codec)
+impl Fixture {
+    pub(crate) fn new(codec: CompressionMode) -> Fixture {
+        Fixture::under("strata", codec)
     }
-    fn under(policy: &str, codec: CompressionMode) -> Squeezed {
-        let mut s = Squeezed::not_yet(policy, codec);
-        s.squeeze();
+    fn under(policy: &str, codec: CompressionMode) -> Fixture {
+        let mut s = Fixture::not_yet(policy, codec);
+        s.compress_all();
         s
     }
-    fn not_yet(policy: &str, codec: CompressionMode) -> Squeezed {
+    fn not_yet(policy: &str, codec: CompressionMode) -> Fixture {
         let compressed = CompressedConfig {
             codec: Some(codec),
             min_percent: 25,
@@ -57,11 +57,11 @@ impl Squeezed {
         std::fs::write(&file, (0..PAGES).flat_map(content).collect::<Vec<u8>>()).unwrap();
         let o = engine.object(7, file.as_raw_fd(), PAGES * PAGE_SIZE as u64).unwrap();
         let compressor = compress::compressor(&engine.cx).unwrap();
-        let s = Squeezed { engine, compressor, o, _file: file };
+        let s = Fixture { engine, compressor, o, _file: file };
         (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
         s
     }
-    fn squeeze(&mut self) {
+    fn compress_all(&mut self) {
         let mut leaving = Leaving { compresses: true, ..Leaving::default() };
         self.engine.cx.state.lock().reclaim(PAGES as usize, Some(&mut leaving));
         compress::compress(&self.engine.cx, &leaving.to_compressed, &mut self.compressor);
@@ -102,7 +102,7 @@ impl Squeezed {
 fn while_processors_are_busy_the_tier_fills_slowly() {
     let may = 50;
     for idle in [1.0, 0.0] {
-        let mut s = Squeezed::not_yet("strata", CompressionMode::Lz4);
+        let mut s = Fixture::not_yet("strata", CompressionMode::Lz4);
         {
             let mut state = s.engine.cx.state.lock();
             let tier = state.compressed.as_mut().unwrap();
@@ -111,7 +111,7 @@ fn while_processors_are_busy_the_tier_fills_slowly() {
             let each = tier.balancer.costs.compress as f64 / 2.0 / FILLING_BUSY;
             tier.set_fill_budget((each * (may as f64 + 0.5)) as u64, 2);
         }
-        s.squeeze();
+        s.compress_all();
         let filled = s.engine.cx.state.lock().compressed.as_ref().unwrap().counts.filling;
         assert!(if idle > 0.0 { filled > may } else { filled == may }, "idle: {idle}, {filled}");
         let fill_limited = s.engine.cx.state.lock().compressed.as_ref().unwrap().is_fill_limited();
@@ -121,9 +121,9 @@ fn while_processors_are_busy_the_tier_fills_slowly() {
 }
 
 #[test]
-fn a_busy_machine_is_told_how_much_it_may_fill() {
+fn busy_machine_gets_a_fill_limit() {
     for idle in [1.0, 0.0] {
-        let s = Squeezed::new(CompressionMode::Lz4);
+        let s = Fixture::new(CompressionMode::Lz4);
         s.engine.cx.state.lock().compressed.as_mut().unwrap().balancer.idle = idle;
         let mut clock = BalanceClock::new();
         clock.processors = 2;
@@ -142,7 +142,7 @@ fn a_busy_machine_is_told_how_much_it_may_fill() {
 #[test]
 fn page_outside_dram_is_read_from_less_of_it() {
     for codec in [CompressionMode::Lz4, CompressionMode::Mixed, CompressionMode::Dense] {
-        let s = Squeezed::new(codec);
+        let s = Fixture::new(codec);
         s.agrees();
         let before = s.stats();
         assert_eq!(before.pages, PAGES, "{before:?}");
@@ -174,7 +174,7 @@ fn page_outside_dram_is_read_from_less_of_it() {
 
 #[test]
 fn eviction_skips_pages_that_are_being_compressed() {
-    let mut s = Squeezed::new(CompressionMode::Lz4);
+    let mut s = Fixture::new(CompressionMode::Lz4);
     // Promotes the pages.
     (0..u64::from(PROMOTE_AT) * PAGES).for_each(|i| assert_eq!(s.read(i % PAGES), content(i % PAGES)));
     let mut leaving = Leaving { compresses: true, ..Leaving::default() };
@@ -192,7 +192,7 @@ fn eviction_skips_pages_that_are_being_compressed() {
 /// Two concurrent compressors would cause this. With one, the test delays a batch.
 #[test]
 fn duplicate_page_is_counted_and_present_one_stays() {
-    let mut s = Squeezed::new(CompressionMode::Lz4);
+    let mut s = Fixture::new(CompressionMode::Lz4);
     s.engine.drop_clean();
     (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
     let mut late = Leaving { compresses: true, ..Leaving::default() };
@@ -201,7 +201,7 @@ fn duplicate_page_is_counted_and_present_one_stays() {
     // Dropped as by a truncate, and read again: in other frames, without the mark for compression.
     (0..PAGES).for_each(|page| s.engine.cx.state.lock().drop_pages(&s.o, page, page));
     (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
-    s.squeeze();
+    s.compress_all();
     let before = s.stats();
     assert_eq!((before.pages, before.duplicate_entry), (PAGES, 0));
     compress::compress(&s.engine.cx, &late.to_compressed, &mut s.compressor);
@@ -214,7 +214,7 @@ fn duplicate_page_is_counted_and_present_one_stays() {
 
 #[test]
 fn writes_and_cuts_find_compressed_pages() {
-    let mut s = Squeezed::new(CompressionMode::Mixed);
+    let mut s = Fixture::new(CompressionMode::Mixed);
     let at = |page: u64| page * PAGE_SIZE as u64;
     s.engine.write(&s.o, at(3) + 10, b"!!!!").unwrap();
     s.engine.write(&s.o, at(4), &vec![9; PAGE_SIZE]).unwrap();
@@ -222,12 +222,12 @@ fn writes_and_cuts_find_compressed_pages() {
     third[10..14].copy_from_slice(b"!!!!");
     assert_eq!((s.read(3), s.read(4)), (third.clone(), vec![9; PAGE_SIZE]));
     // Dirty pages stay; after writeback they may be compressed.
-    s.squeeze();
+    s.compress_all();
     assert_eq!((s.state(3), s.state(4)), (EntryState::Present, EntryState::Present));
     s.agrees();
     s.engine.flush_all(false).unwrap();
     for _ in 0..4 {
-        s.squeeze();
+        s.compress_all();
     }
     assert_eq!((s.state(3), s.state(4)), (EntryState::Below, EntryState::Below));
     assert_eq!((s.read(3), s.read(4)), (third, vec![9; PAGE_SIZE]));
@@ -244,7 +244,7 @@ fn writes_and_cuts_find_compressed_pages() {
 
 #[test]
 fn a_damaged_page_is_read_from_the_source() {
-    let s = Squeezed::new(CompressionMode::Mixed);
+    let s = Fixture::new(CompressionMode::Mixed);
     let misses = s.engine.stats().fuse.misses;
     s.damage();
     (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
@@ -253,7 +253,7 @@ fn a_damaged_page_is_read_from_the_source() {
 
 #[test]
 fn damaged_page_is_read_from_source_without_a_free_frame() {
-    let s = Squeezed::new(CompressionMode::Mixed);
+    let s = Fixture::new(CompressionMode::Mixed);
     s.damage();
     let claimed: Vec<u32> = std::iter::from_fn(|| s.engine.cx.state.lock().claim()).collect();
     (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
@@ -262,7 +262,7 @@ fn damaged_page_is_read_from_source_without_a_free_frame() {
 
 #[test]
 fn one_page_that_took_long_says_nothing_of_others() {
-    let s = Squeezed::new(CompressionMode::Lz4);
+    let s = Fixture::new(CompressionMode::Lz4);
     let mut state = s.engine.cx.state.lock();
     let tier = state.compressed.as_mut().unwrap();
     let decompress = |tier: &Compressed| tier.balancer.costs.decompress;
@@ -275,7 +275,7 @@ fn one_page_that_took_long_says_nothing_of_others() {
 
 #[test]
 fn miss_cost_is_the_time_of_reads() {
-    let s = Squeezed::new(CompressionMode::Lz4);
+    let s = Fixture::new(CompressionMode::Lz4);
     let mut state = s.engine.cx.state.lock();
     let tier = state.compressed.as_mut().unwrap();
     tier.note_reads([10, 10, 1]);
@@ -295,8 +295,8 @@ fn miss_cost_is_the_time_of_reads() {
 
 #[test]
 fn refault_reads_update_miss_cost_and_first_reads_do_not() {
-    let s = Squeezed::under("strata", CompressionMode::Lz4);
-    let read = |s: &Squeezed| s.engine.cx.state.lock().compressed.as_ref().unwrap().source_read;
+    let s = Fixture::under("strata", CompressionMode::Lz4);
+    let read = |s: &Fixture| s.engine.cx.state.lock().compressed.as_ref().unwrap().source_read;
     assert_eq!(read(&s), [0; 3], "all was new");
     assert!(resize::empty_compressed(&s.engine.cx) > 0);
     let mut buf = vec![0; 16 * PAGE_SIZE];
@@ -318,7 +318,7 @@ fn refault_reads_update_miss_cost_and_first_reads_do_not() {
 #[test]
 fn refault_is_counted_where_the_policy_keeps_no_shadows() {
     for policy in ["lru", "strata"] {
-        let s = Squeezed::under(policy, CompressionMode::Lz4);
+        let s = Fixture::under(policy, CompressionMode::Lz4);
         assert!(resize::empty_compressed(&s.engine.cx) > 0);
         (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
         s.engine.cx.state.lock().reclaim(PAGES as usize, None);
@@ -334,7 +334,7 @@ fn refault_is_counted_where_the_policy_keeps_no_shadows() {
 
 #[test]
 fn the_tier_has_a_limit_and_shrinks() {
-    let mut s = Squeezed::new(CompressionMode::Lz4);
+    let mut s = Fixture::new(CompressionMode::Lz4);
     // All pages were touched.
     (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
     s.engine.cx.state.lock().compressed.as_mut().unwrap().pool.set_limit(128 << 10);
@@ -343,7 +343,7 @@ fn the_tier_has_a_limit_and_shrinks() {
     assert!(small.pool_bytes <= 128 << 10 && small.pages < PAGES && small.evicted > 0, "{small:?}");
     s.agrees();
     (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
-    s.squeeze();
+    s.compress_all();
     assert!(s.stats().pool_bytes <= 128 << 10);
     s.agrees();
     (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));

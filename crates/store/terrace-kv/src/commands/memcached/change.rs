@@ -17,7 +17,7 @@ pub(super) fn delete(context: &mut Context<'_>) -> Outcome {
     if context.args.from(2).ne([b"0"]) && context.args.len() > 2 {
         return Err(line("CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]"));
     }
-    let there = context.keyspace().hold(DB, [key]).remove(DB, key)?;
+    let there = context.keyspace().lock_keys(DB, [key]).remove(DB, key)?;
     context.server.events.count(if there { Event::DeleteHits } else { Event::DeleteMisses });
     context.reply.raw(if there { b"DELETED\r\n" } else { NOT_FOUND });
     Ok(())
@@ -34,8 +34,8 @@ fn count(
     let key = key(context.key())?;
     let amount = unsigned(context.args.at(2));
     let amount = amount.ok_or_else(|| line("CLIENT_ERROR invalid numeric delta argument"))?;
-    let mut held = context.keyspace().hold(DB, [key]);
-    let Some(word) = held.read_string(DB, key, context.scratch)? else {
+    let mut locked = context.keyspace().lock_keys(DB, [key]);
+    let Some(word) = locked.read_string(DB, key, context.scratch)? else {
         context.server.events.count(miss);
         context.reply.raw(NOT_FOUND);
         return Ok(());
@@ -47,7 +47,7 @@ fn count(
     let old = old.ok_or_else(|| line("CLIENT_ERROR cannot increment or decrement non-numeric value"))?;
     context.scratch.clear();
     write_int(context.scratch, new(old, amount));
-    held.rewrite(DB, key, Some(word), context.scratch)?;
+    locked.rewrite(DB, key, Some(word), context.scratch)?;
     context.reply.raw(context.scratch);
     context.reply.raw(b"\r\n");
     Ok(())
@@ -67,18 +67,18 @@ pub(super) fn touch(context: &mut Context<'_>) -> Outcome {
     let key = key(context.key())?;
     let seconds = seconds_of(context.args.at(2));
     let seconds = seconds.ok_or_else(|| line("CLIENT_ERROR invalid exptime argument"))?;
-    let mut held = context.keyspace().hold(DB, [key]);
+    let mut locked = context.keyspace().lock_keys(DB, [key]);
     let events = &context.server.events;
     events.count(Event::CmdTouch);
-    let Some((word, _)) = held.stat(DB, key) else {
+    let Some((word, _)) = locked.stat(DB, key) else {
         events.count(Event::TouchMisses);
         context.reply.raw(NOT_FOUND);
         return Ok(());
     };
     events.count(Event::TouchHits);
-    match expires(seconds, &held) {
-        Some(at) => expire_at(&mut held, DB, key, word, at)?,
-        None => held.set_expiry(DB, key, word, None)?,
+    match expires(seconds, &locked) {
+        Some(at) => expire_at(&mut locked, DB, key, word, at)?,
+        None => locked.set_expiry(DB, key, word, None)?,
     }
     context.reply.raw(b"TOUCHED\r\n");
     Ok(())

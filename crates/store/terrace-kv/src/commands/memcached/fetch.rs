@@ -92,19 +92,19 @@ fn read(context: &mut Context<'_>, key: &[u8]) -> Outcome<Found> {
 
 /// Reads an item and sets its expiry time. That changes the item: the result describes it afterwards.
 fn read_and_touch(context: &mut Context<'_>, key: &[u8], seconds: i64) -> Outcome<Found> {
-    let mut held = context.keyspace().hold(DB, [key]);
+    let mut locked = context.keyspace().lock_keys(DB, [key]);
     let events = &context.server.events;
     events.count(Event::CmdTouch);
-    let Some(word) = held.read_string(DB, key, context.scratch)? else {
+    let Some(word) = locked.read_string(DB, key, context.scratch)? else {
         events.count(Event::TouchMisses);
         return Ok(None);
     };
     events.count(Event::TouchHits);
-    let version = held.version(DB, key).ok_or_else(|| line(BAD_FORMAT))?;
-    match expires(seconds, &held) {
-        Some(at) => expire_at(&mut held, DB, key, word, at)?,
-        None if word.expires.is_some() => held.set_expiry(DB, key, word, None)?,
+    let version = locked.version(DB, key).ok_or_else(|| line(BAD_FORMAT))?;
+    match expires(seconds, &locked) {
+        Some(at) => expire_at(&mut locked, DB, key, word, at)?,
+        None if word.expires.is_some() => locked.set_expiry(DB, key, word, None)?,
         None => {}
     }
-    Ok(Some((word, held.version(DB, key).unwrap_or(version))))
+    Ok(Some((word, locked.version(DB, key).unwrap_or(version))))
 }

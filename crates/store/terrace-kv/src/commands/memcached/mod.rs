@@ -85,7 +85,7 @@ pub(crate) fn run(
         Some(row) => (row.run)(&mut context),
         None => Err(line("ERROR")),
     };
-    let done = match context.reply.is_cut() {
+    let done = match context.reply.is_truncated() {
         true => Err(line("SERVER_ERROR out of memory writing the reply; ask for fewer keys at a time")),
         false => done,
     };

@@ -30,11 +30,11 @@ const RELATIVE_MAX: i64 = 60 * 60 * 24 * 30;
 
 /// Expiry time of an item, milliseconds since 1970. None: it does not expire. A negative time has expired
 /// already.
-pub(super) fn expires(seconds: i64, held: &LockedKeys<'_>) -> Option<i64> {
+pub(super) fn expires(seconds: i64, locked: &LockedKeys<'_>) -> Option<i64> {
     match seconds {
         0 => None,
         ..0 => Some(0),
-        1..=RELATIVE_MAX => Some(held.now() as i64 + seconds * 1000),
+        1..=RELATIVE_MAX => Some(locked.now() as i64 + seconds * 1000),
         _ => Some(seconds.saturating_mul(1000)),
     }
 }

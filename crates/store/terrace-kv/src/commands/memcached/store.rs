@@ -40,9 +40,9 @@ impl<'a> Item<'a> {
     }
 
     /// Replaces the key's value.
-    fn write(&self, context: &mut Context<'_>, held: &mut LockedKeys<'_>) -> Outcome {
+    fn write(&self, context: &mut Context<'_>, locked: &mut LockedKeys<'_>) -> Outcome {
         let word = Word { flags: self.flags, ..Word::new(Kind::String) };
-        strings::write(held, DB, self.key, word, expires(self.seconds, held), self.data)?;
+        strings::write(locked, DB, self.key, word, expires(self.seconds, locked), self.data)?;
         context.reply.raw(b"STORED\r\n");
         Ok(())
     }
@@ -52,9 +52,9 @@ const NOT_STORED: &[u8] = b"NOT_STORED\r\n";
 
 fn write_if(context: &mut Context<'_>, holds: impl FnOnce(bool) -> bool) -> Outcome {
     let item = Item::of(context)?;
-    let mut held = context.keyspace().hold(DB, [item.key]);
-    if holds(held.stat(DB, item.key).is_some()) {
-        return item.write(context, &mut held);
+    let mut locked = context.keyspace().lock_keys(DB, [item.key]);
+    if holds(locked.stat(DB, item.key).is_some()) {
+        return item.write(context, &mut locked);
     }
     context.reply.raw(NOT_STORED);
     Ok(())
@@ -63,8 +63,8 @@ fn write_if(context: &mut Context<'_>, holds: impl FnOnce(bool) -> bool) -> Outc
 /// set key flags exptime bytes [noreply]
 pub(super) fn set(context: &mut Context<'_>) -> Outcome {
     let item = Item::of(context)?;
-    let mut held = context.keyspace().hold(DB, [item.key]);
-    item.write(context, &mut held)
+    let mut locked = context.keyspace().lock_keys(DB, [item.key]);
+    item.write(context, &mut locked)
 }
 /// add key flags exptime bytes [noreply]
 pub(super) fn add(context: &mut Context<'_>) -> Outcome {
@@ -78,14 +78,14 @@ pub(super) fn replace(context: &mut Context<'_>) -> Outcome {
 /// cas key flags exptime bytes unique [noreply]
 pub(super) fn cas(context: &mut Context<'_>) -> Outcome {
     let item = Item::of(context)?;
-    let mut held = context.keyspace().hold(DB, [item.key]);
+    let mut locked = context.keyspace().lock_keys(DB, [item.key]);
     // Removes an expired item first.
-    let version = held.stat(DB, item.key).and_then(|_| held.version(DB, item.key));
+    let version = locked.stat(DB, item.key).and_then(|_| locked.version(DB, item.key));
     let events = &context.server.events;
     match version.map(|version| context.server.unique_of(version) == item.unique) {
         Some(true) => {
             events.count(Event::CasHits);
-            return item.write(context, &mut held);
+            return item.write(context, &mut locked);
         }
         Some(false) => {
             events.count(Event::CasBadval);
@@ -104,29 +104,29 @@ fn join(
     join: impl FnOnce(&mut LockedKeys<'_>, &Item<'_>, &mut Vec<u8>) -> Outcome,
 ) -> Outcome {
     let item = Item::of(context)?;
-    let mut held = context.keyspace().hold(DB, [item.key]);
-    let Some((_, size)) = held.stat_of(DB, item.key, Kind::String)? else {
+    let mut locked = context.keyspace().lock_keys(DB, [item.key]);
+    let Some((_, size)) = locked.stat_of(DB, item.key, Kind::String)? else {
         context.reply.raw(NOT_STORED);
         return Ok(());
     };
     if size + item.data.len() as u64 > context.server.config.value_bytes_max {
         return Err(line(TOO_LARGE));
     }
-    join(&mut held, &item, context.scratch)?;
+    join(&mut locked, &item, context.scratch)?;
     context.reply.raw(b"STORED\r\n");
     Ok(())
 }
 
 /// append key flags exptime bytes [noreply]: flags and expiry time stay.
 pub(super) fn append(context: &mut Context<'_>) -> Outcome {
-    join(context, |held, item, _| held.append(DB, item.key, item.data))
+    join(context, |locked, item, _| locked.append(DB, item.key, item.data))
 }
 
 /// prepend key flags exptime bytes [noreply]
 pub(super) fn prepend(context: &mut Context<'_>) -> Outcome {
-    join(context, |held, item, scratch| {
-        let found = held.read_string(DB, item.key, scratch)?;
+    join(context, |locked, item, scratch| {
+        let found = locked.read_string(DB, item.key, scratch)?;
         scratch.splice(0..0, item.data.iter().copied());
-        held.rewrite(DB, item.key, found, scratch)
+        locked.rewrite(DB, item.key, found, scratch)
     })
 }

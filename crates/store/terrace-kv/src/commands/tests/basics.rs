@@ -339,7 +339,7 @@ fn walks_meet_every_key_and_element() {
 }
 
 #[test]
-fn full_store_is_told_and_changes_nothing() {
+fn full_store_is_reported_and_changes_nothing() {
     let mut lab = Lab::new();
     check(&mut lab, &[("SET a 1", "+OK"), ("HSET h f 1", ":1")]);
     lab.blobs.is_full.store(true, Ordering::Relaxed);

@@ -176,9 +176,9 @@ fn cas_stores_unless_someone_has_written() {
         assert_eq!(cas(&mut lab, &now), "STORED", "change {at}: {changed}");
     }
     // `gats` reports the number after the change.
-    let told = say(&mut lab, "gats 100 a\n").split(' ').nth(4).unwrap().to_owned();
-    assert_eq!(cas(&mut lab, &told), "STORED");
-    assert!(told.parse::<u64>().unwrap() < 1 << 53);
+    let cas_unique = say(&mut lab, "gats 100 a\n").split(' ').nth(4).unwrap().to_owned();
+    assert_eq!(cas(&mut lab, &cas_unique), "STORED");
+    assert!(cas_unique.parse::<u64>().unwrap() < 1 << 53);
 }
 
 #[test]
@@ -270,7 +270,7 @@ fn both_protocols_see_the_same_strings() {
 }
 
 #[test]
-fn full_store_is_told_to_memcached_clients() {
+fn full_store_is_reported_to_memcached_clients() {
     let mut lab = Lab::new();
     check(&mut lab, &[("set a 0 0 1\nx", "STORED")]);
     lab.blobs.is_full.store(true, Ordering::Relaxed);

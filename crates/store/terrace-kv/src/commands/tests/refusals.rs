@@ -93,7 +93,7 @@ fn settings_that_do_not_exist_are_refused() {
 }
 
 #[test]
-fn absent_families_of_commands_are_told() {
+fn absent_families_of_commands_are_named() {
     let mut lab = Lab::new();
     for (names, why) in [
         (

@@ -24,19 +24,19 @@ fn version(page: u32, times: u32) -> u32 {
     page + times * PAGES as u32
 }
 
-/// A terraced that is stopped between its permit and the write changes the source too late: this is a
+/// A terraced that is stopped between its write intent and the write changes the source too late: this is a
 /// conflict, and acknowledged data are kept. If it continues, the source acknowledges later fsyncs, durably.
 #[test]
-fn stop_beyond_the_permit_acknowledges_nothing_void() {
+fn write_after_its_intent_ends_acknowledges_nothing_void() {
     for goes_on in [false, true] {
-        let mut world = owing();
-        // The clock ends permits a second before the writes they cover.
+        let mut world = with_undestaged_page();
+        // The clock ends write intents a second before their writes.
         world.clock.0.store(-6 * SECOND, Ordering::Relaxed);
         world.engine.flush(&world.objects[0], 0..u64::MAX).unwrap();
         if goes_on {
             world.write(0, 3, 1);
             world.fsync(0);
-            assert_eq!(world.owed, 1, "the source has answered");
+            assert_eq!(world.target_fsyncs, 1, "the source has answered");
         }
         world.engine.halt();
         world.medium.power_cut(&mut Rng::new(3));
@@ -51,7 +51,8 @@ fn stop_beyond_the_permit_acknowledges_nothing_void() {
     }
 }
 
-/// Permits use this machine's clock, and files the source's: where the two differ the source answers fsyncs.
+/// Write intents use this machine's clock, and files the source's: where the two differ the source answers
+/// fsyncs.
 #[test]
 fn source_with_another_clock_answers_itself() {
     for shift in [-10 * SECOND, 10 * SECOND] {
@@ -61,13 +62,13 @@ fn source_with_another_clock_answers_itself() {
             world.write(0, 0, 1);
             world.fsync(0);
         }
-        assert_eq!((world.owed, world.dirty(0)), (0, 0), "{shift}");
+        assert_eq!((world.target_fsyncs, world.dirty(0)), (0, 0), "{shift}");
         world.clock.0.store(0, Ordering::Relaxed);
         world.write(0, 0, 1);
         world.fsync(0);
         world.write(0, 0, 1);
         world.fsync(0);
-        assert_eq!(world.owed, 1, "the clock is right");
+        assert_eq!(world.target_fsyncs, 1, "the clock is right");
     }
 }
 
@@ -75,18 +76,18 @@ fn source_with_another_clock_answers_itself() {
 #[test]
 fn change_of_mode_by_the_run_is_no_conflict() {
     use std::os::unix::fs::PermissionsExt;
-    for told in [true, false] {
-        let mut world = owing();
-        if told {
+    for announced in [true, false] {
+        let mut world = with_undestaged_page();
+        if announced {
             world.engine.change_metadata(&world.objects[0]);
         }
         world.io.file(0).set_permissions(std::fs::Permissions::from_mode(0o640)).unwrap();
         let (written, conflicts) = world.power_cut(&mut Rng::new(4));
-        match told {
+        match announced {
             true => assert_eq!((written, conflicts), (1, vec![])),
             false => assert_eq!((written, conflicts), (0, vec![Conflict::Changed])),
         }
-        if told {
+        if announced {
             world.look("after the cut");
         }
     }
@@ -95,7 +96,7 @@ fn change_of_mode_by_the_run_is_no_conflict() {
 /// Pages kept at a start stay kept by later terraceds of the mount, also while the file is open.
 #[test]
 fn conflict_outlives_a_killed_terraced() {
-    let mut world = owing();
+    let mut world = with_undestaged_page();
     world.engine.halt();
     world.medium.power_cut(&mut Rng::new(1));
     world.io.file(0).write_all_at(&content(77), 0).unwrap();
@@ -106,10 +107,13 @@ fn conflict_outlives_a_killed_terraced() {
     world.fsync(1);
     world.write(1, 0, 1);
     world.fsync(1);
-    assert_eq!(world.owed, 2, "of the other file");
+    assert_eq!(world.target_fsyncs, 2, "of the other file");
     world.next_terraced();
-    let owed = world.engine.owed().unwrap();
-    assert_eq!(owed.iter().map(|owed| (owed.file, owed.pages)).collect::<Vec<_>>(), [(id, 1)]);
+    let undestaged = world.engine.undestaged().unwrap();
+    assert_eq!(
+        undestaged.iter().map(|undestaged| (undestaged.file, undestaged.pages)).collect::<Vec<_>>(),
+        [(id, 1)]
+    );
     assert!(matches!(world.replay(id, Decision::Keep), Replayed::Kept(_)));
     world.fsync(0);
     world.engine.shutdown().unwrap();
@@ -119,11 +123,11 @@ fn conflict_outlives_a_killed_terraced() {
 }
 
 /// The next terraced writes back the pages it finds dirty at once, but only after the scan of the target and
-/// a permit on it.
+/// a write intent on it.
 #[test]
-fn next_terraced_writes_nothing_without_a_permit() {
+fn next_terraced_writes_nothing_without_an_intent() {
     for seed in 0..4 {
-        let mut world = owing();
+        let mut world = with_undestaged_page();
         world.medium.set_hook(|call| {
             if matches!(call, SimCall::Read { .. }) {
                 std::thread::sleep(Duration::from_millis(20));
@@ -140,7 +144,7 @@ fn next_terraced_writes_nothing_without_a_permit() {
 
 /// While a conflict waits for a decision the log fills up behind it. Programs are not blocked.
 #[test]
-fn unsettled_conflict_stops_nobody() {
+fn unresolved_conflict_stops_no_file() {
     let mut world = Fixture::new(5);
     for _ in 0..2 {
         world.write(0, 0, 1);
@@ -159,15 +163,15 @@ fn unsettled_conflict_stops_nobody() {
         }
     }
     world.check();
-    assert!((1..rounds).contains(&world.owed), "{}", world.owed);
+    assert!((1..rounds).contains(&world.target_fsyncs), "{}", world.target_fsyncs);
     let (_, conflicts) = world.power_cut(&mut Rng::new(2));
     assert_eq!(conflicts, [Conflict::Changed]);
     world.look("after the cut");
     assert_eq!(world.replay(world.objects[0].id(), Decision::Discard), Replayed::Dropped);
 }
 
-/// The source has acknowledged newer pages than the target's, and the target had no room for the paid record.
-/// It gets no owed page of the file before that record.
+/// The source has acknowledged newer pages than the target's, and the target had no room for the
+/// destage-complete record. It gets no undestaged page of the file before that record.
 #[test]
 fn target_without_room_gives_back_no_old_page() {
     let mut world = Fixture::new(40);
@@ -176,7 +180,7 @@ fn target_without_room_gives_back_no_old_page() {
         world.write(0, 0, PAGES);
         world.fsync(0);
     }
-    let owed = world.owed;
+    let target_fsyncs = world.target_fsyncs;
     let exhaust = |of: &mut crate::state::device::Device| {
         let pages = of.log.region_pages();
         while of.log.reserve(1, pages, pages - 1).is_some() {}
@@ -184,36 +188,36 @@ fn target_without_room_gives_back_no_old_page() {
     on_target(&mut world.engine.cx.state.lock(), 0, exhaust);
     world.write(0, 0, PAGES);
     world.fsync(0);
-    assert_eq!((world.owed, world.dirty(0)), (owed, 0), "the source has answered");
+    assert_eq!((world.target_fsyncs, world.dirty(0)), (target_fsyncs, 0), "the source has answered");
     wait_until("the target takes pages again", || {
         world.write(0, 3, 1);
         world.fsync(0);
-        world.owed > owed
+        world.target_fsyncs > target_fsyncs
     });
     let (_, conflicts) = world.power_cut(&mut Rng::new(6));
     assert_eq!(conflicts, []);
     world.look("after the cut");
 }
 
-/// The daily write budget of a target includes owed pages: beyond it the source answers.
+/// The daily write budget of a target includes undestaged pages: beyond it the source answers.
 #[test]
-fn budget_of_writes_bounds_what_is_owed() {
+fn write_budget_bounds_undestaged_pages() {
     // A page per second; up to a minute's budget is saved.
     let mut world = Fixture::with(40, |config| config.devices[0].write_budget = Some(86_400 * PAGE as u64));
     for _ in 0..20 {
         world.write(0, 0, PAGES);
         world.fsync(0);
     }
-    assert!((1..=6).contains(&world.owed), "{} times 12 pages", world.owed);
+    assert!((1..=6).contains(&world.target_fsyncs), "{} times 12 pages", world.target_fsyncs);
     world.check();
 }
 
-/// A start reports a target that is unreadable and may have owed pages.
+/// A start reports a target that is unreadable and may have undestaged pages.
 #[test]
-fn unreadable_target_that_may_owe_is_told() {
-    for owes in [true, false] {
-        let mut world = owing();
-        if !owes {
+fn unreadable_target_that_may_have_undestaged_is_reported() {
+    for has_undestaged in [true, false] {
+        let mut world = with_undestaged_page();
+        if !has_undestaged {
             world.engine.shutdown().unwrap();
         }
         world.engine.halt();
@@ -223,7 +227,7 @@ fn unreadable_target_that_may_owe_is_told() {
             _ => Ok(()),
         });
         assert_eq!(world.restart(Some(2)), (0, vec![]));
-        assert_eq!(world.engine.owed().is_err(), owes);
+        assert_eq!(world.engine.undestaged().is_err(), has_undestaged);
     }
 }
 
@@ -251,7 +255,7 @@ fn flush_that_fails_fails_for_all() {
 }
 
 /// Lives with changes by other programs right after the power cut: no change is overwritten. Each file with
-/// owed pages is reported, and its pages are kept for a decision.
+/// undestaged pages is reported, and its pages are kept for a decision.
 #[test]
 fn changes_after_random_power_cuts_stay_and_nothing_is_lost() {
     let first = seed("changes_after_random_power_cuts_stay_and_nothing_is_lost");
@@ -295,11 +299,11 @@ fn changed_after_a_cut(seed: u64) -> u64 {
     if world.began.elapsed() > LIFE_MAX {
         return 0;
     }
-    let (id, owed) = (world.objects[0].id(), world.engine.owed().unwrap());
-    assert!(owed.iter().all(|owed| owed.file == id), "seed {seed}: {owed:?}");
-    assert_eq!(conflicts, vec![Conflict::Changed; owed.len()], "seed {seed}");
+    let (id, undestaged) = (world.objects[0].id(), world.engine.undestaged().unwrap());
+    assert!(undestaged.iter().all(|undestaged| undestaged.file == id), "seed {seed}: {undestaged:?}");
+    assert_eq!(conflicts, vec![Conflict::Changed; undestaged.len()], "seed {seed}");
     assert_eq!(words(&world), [theirs; PAGES], "seed {seed}: overwritten");
-    if !owed.is_empty() {
+    if !undestaged.is_empty() {
         assert!(matches!(world.replay(id, Decision::Write), Replayed::Written(_)), "seed {seed}");
     }
     // Acknowledged data are in the source or on the target.
@@ -310,7 +314,7 @@ fn changed_after_a_cut(seed: u64) -> u64 {
         world.may_be[0][page] = [after].into();
     }
     world.look(&format!("seed {seed}"));
-    owed.len() as u64
+    undestaged.len() as u64
 }
 
 /// Pages on a failed target do not overwrite data that the source has acknowledged since.
@@ -320,7 +324,7 @@ fn target_that_fails_gives_back_no_old_page() {
         if std::env::var_os("TERRACE_SOAK").is_some() { [false, true].as_slice() } else { &[false] };
     for fails in [SimCall::Flush, SimCall::Write { at: 0, len: 0 }] {
         for permitted in permitted {
-            let mut world = owing();
+            let mut world = with_undestaged_page();
             if *permitted {
                 world.engine.flush(&world.objects[0], 0..u64::MAX).unwrap();
             }
@@ -331,7 +335,7 @@ fn target_that_fails_gives_back_no_old_page() {
             });
             world.write(0, 0, 2);
             world.fsync(0);
-            assert_eq!(world.owed, 1, "{fails:?}: the source has answered");
+            assert_eq!(world.target_fsyncs, 1, "{fails:?}: the source has answered");
             assert!(source_page(&world) == content(world.now[0][0]));
             world.engine.halt();
             world.medium.clear_hook();
@@ -346,10 +350,10 @@ fn target_that_fails_gives_back_no_old_page() {
     }
 }
 
-/// The owed pages of a failed target are written to the source at once.
+/// The undestaged pages of a failed target are written to the source at once.
 #[test]
-fn target_that_fails_owes_nothing_soon() {
-    let mut world = owing();
+fn failed_target_has_no_undestaged_pages_soon() {
+    let mut world = with_undestaged_page();
     world.medium.set_hook(|call| match call {
         SimCall::Read { .. } => Ok(()),
         _ => Err(io::Error::from_raw_os_error(libc::EIO)),
@@ -362,7 +366,7 @@ fn target_that_fails_owes_nothing_soon() {
     assert!(source_page(&world) == content(version(1, 1)));
 }
 
-/// More pages are synced than the target has room for, faster than writeback settles them.
+/// More pages are synced than the target has room for, faster than writeback destages them.
 #[test]
 fn full_target_has_the_source_answer() {
     let mut world = Fixture::new(5);
@@ -371,25 +375,26 @@ fn full_target_has_the_source_answer() {
         world.write(0, 0, PAGES);
         world.fsync(0);
     }
-    assert!((2..rounds).contains(&world.owed), "{} of {rounds}", world.owed);
+    assert!((2..rounds).contains(&world.target_fsyncs), "{} of {rounds}", world.target_fsyncs);
     world.check();
     let (_, conflicts) = world.power_cut(&mut Rng::new(3));
     assert_eq!(conflicts, []);
     world.look("after the cut");
 }
 
-/// A deleted file stays owed until the deletion is durable in its file system.
+/// A deleted file stays undestaged until the deletion is durable in its file system.
 #[test]
-fn deleted_file_owes_until_the_source_is_synced() {
-    let world = owing();
+fn deleted_file_stays_undestaged_until_the_source_is_synced() {
+    let world = with_undestaged_page();
     let id = world.objects[0].id();
     world.engine.discard_object(id);
     let device = world.engine.cx.devices.get(0).unwrap();
-    settle_due(&world.engine.cx, &device);
-    let owes = || on_target(&mut world.engine.cx.state.lock(), 0, |of| of.owed.has(id)).unwrap();
-    assert!(owes(), "the source's root is not known");
+    destage_due(&world.engine.cx, &device);
+    let has_undestaged =
+        || on_target(&mut world.engine.cx.state.lock(), 0, |of| of.undestaged.has(id)).unwrap();
+    assert!(has_undestaged(), "the source's root is not known");
     let dir = File::open("/var/tmp").unwrap();
     world.engine.set_source_root(std::os::fd::AsFd::as_fd(&dir)).unwrap();
-    settle_due(&world.engine.cx, &device);
-    assert!(!owes());
+    destage_due(&world.engine.cx, &device);
+    assert!(!has_undestaged());
 }

@@ -99,7 +99,7 @@ impl Growing {
         let o = &self.world.objects[file];
         let before = o.dirty_pages();
         self.world.engine.fsync(o, data_only, &o.error_cursor())?;
-        self.world.owed += u64::from(before > 0 && o.dirty_pages() > 0);
+        self.world.target_fsyncs += u64::from(before > 0 && o.dirty_pages() > 0);
         self.files[file].acknowledge();
         Ok(())
     }
@@ -184,14 +184,14 @@ impl Growing {
         self.look("after the cut");
         written
     }
-    /// Kills the daemon. Its successor knows the owed pages of all live files. Those of deleted files may be
-    /// found, or not.
+    /// Kills the daemon. Its successor knows the undestaged pages of all live files. Those of deleted files
+    /// may be found, or not.
     fn kill(&mut self) {
         self.world.next_terraced();
         self.world.set_root();
-        let owed = self.world.engine.owed().unwrap();
-        let left: Vec<u64> = owed.iter().map(|owed| owed.file).collect();
-        assert!(self.world.objects.iter().all(|o| !left.contains(&o.id())), "{owed:?}");
+        let undestaged = self.world.engine.undestaged().unwrap();
+        let left: Vec<u64> = undestaged.iter().map(|undestaged| undestaged.file).collect();
+        assert!(self.world.objects.iter().all(|o| !left.contains(&o.id())), "{undestaged:?}");
     }
     fn step(&mut self, rng: &mut Rng) {
         let (file, at, blocks) = (rng.index(FILES), rng.index(BLOCKS), 1 + rng.index(9));
@@ -213,7 +213,7 @@ impl Growing {
                 self.world.engine.flush_all(true).unwrap();
                 self.files.iter_mut().for_each(File::acknowledge);
             }
-            89..92 => settle_due(&self.world.engine.cx, &self.world.engine.cx.devices.get(0).unwrap()),
+            89..92 => destage_due(&self.world.engine.cx, &self.world.engine.cx.devices.get(0).unwrap()),
             92..94 => {
                 self.world.engine.forget_object(self.world.objects[file].id()).unwrap();
                 self.world.publish();
@@ -244,21 +244,21 @@ fn lives(seed: u64, regions: u32) -> (u64, u64) {
         }
         growing.check(&format!("seed {seed} after life {life}"));
     }
-    (written, growing.world.owed)
+    (written, growing.world.target_fsyncs)
 }
 
 #[test]
 fn power_cuts_take_nothing_of_files_that_grow() {
     let first = seed("power_cuts_take_nothing_of_files_that_grow");
     let rounds = if std::env::var_os("TERRACE_SOAK").is_some() { 400 } else { 12 };
-    let (mut written, mut owed) = (0, 0);
+    let (mut written, mut target_fsyncs) = (0, 0);
     for round in 0..rounds {
         let (pages, answered) = lives(first + round, *Rng::new(first + round).pick(&[5, 8, 40]));
-        (written, owed) = (written + pages, owed + answered);
+        (written, target_fsyncs) = (written + pages, target_fsyncs + answered);
     }
     assert!(
-        written > rounds / 2 && owed > 4 * rounds,
-        "{written} pages written, {owed} fsyncs of the target"
+        written > rounds / 2 && target_fsyncs > 4 * rounds,
+        "{written} pages written, {target_fsyncs} fsyncs of the target"
     );
 }
 
@@ -270,7 +270,7 @@ fn fsync_of_a_file_that_grows_writes_nothing_to_the_source() {
     for (n, blocks) in [9, 1, 6, 3].into_iter().enumerate() {
         growing.append(0, blocks);
         growing.fsync(0);
-        assert_eq!(growing.world.owed, n as u64 + 1);
+        assert_eq!(growing.world.target_fsyncs, n as u64 + 1);
     }
     assert_eq!(growing.world.io.written.load(Ordering::Relaxed), 0);
     assert_eq!(growing.outlives_cut(1), 5);
@@ -279,7 +279,7 @@ fn fsync_of_a_file_that_grows_writes_nothing_to_the_source() {
 
 /// The source has a newer version of a page than the target, and has made it durable.
 #[test]
-fn page_that_is_home_is_not_brought_back_by_a_new_base() {
+fn page_in_the_source_is_not_replayed_over_a_new_base_version() {
     let mut growing = growing(8);
     growing.append(0, 8);
     growing.fsync(0);
@@ -287,7 +287,7 @@ fn page_that_is_home_is_not_brought_back_by_a_new_base() {
     growing.write_back(0);
     growing.append(0, 4);
     growing.fsync(0);
-    assert_eq!((growing.world.owed, growing.world.dirty(0)), (1, 0), "the source has answered");
+    assert_eq!((growing.world.target_fsyncs, growing.world.dirty(0)), (1, 0), "the source has answered");
     growing.outlives_cut(2);
 }
 
@@ -306,7 +306,7 @@ fn growth_beyond_a_base_is_no_conflict() {
     }
 }
 
-/// All pages went to the target ahead of the fsync, which only records the new base.
+/// All pages went to the target ahead of the fsync, which only records the new base version.
 #[test]
 fn pages_that_went_ahead_have_the_base_of_their_fsync() {
     let mut growing = growing(8);
@@ -314,18 +314,19 @@ fn pages_that_went_ahead_have_the_base_of_their_fsync() {
     growing.fsync(0);
     growing.append(0, 6);
     growing.put_ahead(0);
-    assert_eq!(growing.world.objects[0].dirty.lock().owed.len(), 3);
+    assert_eq!(growing.world.objects[0].dirty.lock().undestaged.len(), 3);
     growing.fsync(0);
-    assert_eq!(growing.world.owed, 2);
+    assert_eq!(growing.world.target_fsyncs, 2);
     growing.world.engine.halt();
-    // All processes die without a power cut. With an older base, the writer of the changes would be unknown.
+    // All processes die without a power cut. With an older base version, the writer of the changes would be
+    // unknown.
     assert_eq!(growing.world.restart(Some(1)), (3, vec![]));
     growing.look("after the death of all");
 }
 
 /// The file grows just after the source has committed its size: the next fsync commits the new size.
 #[test]
-fn growth_during_a_commit_is_not_of_the_base() {
+fn growth_during_a_commit_is_not_in_the_base_version() {
     for seed in 0..4 {
         let mut growing = growing(8);
         growing.append(0, 4);
@@ -366,14 +367,14 @@ fn failed_commit_of_the_source_is_reported() {
         assert_eq!(growing.sync(0, false).unwrap_err().raw_os_error(), Some(libc::EIO));
         growing.check("after the failure");
         growing.fsync(0);
-        assert_eq!(growing.world.owed, times);
+        assert_eq!(growing.world.target_fsyncs, times);
     }
     growing.outlives_cut(4);
 }
 
 /// A source that refuses writes is tried at each fsync, so that each fsync reports the error.
 #[test]
-fn failing_writeback_is_told_by_each_fsync() {
+fn failing_writeback_is_reported_by_each_fsync() {
     let mut growing = growing(8);
     growing.append(0, 4);
     growing.world.io.failing.store(true, Ordering::Relaxed);
@@ -384,12 +385,12 @@ fn failing_writeback_is_told_by_each_fsync() {
     }
     growing.world.io.failing.store(false, Ordering::Relaxed);
     growing.fsync(0);
-    assert_eq!((growing.world.owed, growing.world.dirty(0)), (0, 0), "the source has answered");
+    assert_eq!((growing.world.target_fsyncs, growing.world.dirty(0)), (0, 0), "the source has answered");
 }
 
 /// A killed terraced may have written pages to the source of which the target has older versions.
 #[test]
-fn next_terraced_settles_before_it_takes_a_new_base() {
+fn next_terraced_destages_before_a_new_base_version() {
     // Otherwise the successor writes back the dirty pages at once.
     let mut growing = growing_with(8, |config| config.dirty_expire = Duration::from_secs(1 << 32));
     growing.append(0, 8);
@@ -401,7 +402,7 @@ fn next_terraced_settles_before_it_takes_a_new_base() {
     growing.kill();
     growing.append(0, 4);
     growing.fsync(0);
-    assert_eq!((growing.world.owed, growing.world.dirty(0)), (1, 0), "the source has answered");
+    assert_eq!((growing.world.target_fsyncs, growing.world.dirty(0)), (1, 0), "the source has answered");
     growing.outlives_cut(2);
 }
 
@@ -418,15 +419,15 @@ fn full_target_gets_nothing_ahead() {
     on_target(&mut growing.world.engine.cx.state.lock(), 0, full);
     growing.append(0, 8);
     growing.put_ahead(0);
-    assert!(growing.world.objects[0].burst.lock().must_settle);
+    assert!(growing.world.objects[0].burst.lock().must_destage);
     growing.fsync(0);
-    assert_eq!((growing.world.owed, growing.world.dirty(0)), (1, 0), "the source has answered");
+    assert_eq!((growing.world.target_fsyncs, growing.world.dirty(0)), (1, 0), "the source has answered");
 }
 
 /// The source has no space for missing pages: the fsync reports that, instead of a later failure of
 /// acknowledged data.
 #[test]
-fn full_source_is_told_by_the_fsync() {
+fn full_source_is_reported_by_the_fsync() {
     for ahead in [false, true] {
         let mut growing = growing(8);
         growing.append(0, 4);
@@ -454,15 +455,15 @@ fn grown_file_with_another_clock_is_the_sources() {
         growing.fsync(0);
         growing.append(0, 4);
         growing.fsync(0);
-        assert_eq!((growing.world.owed, growing.world.dirty(0)), (0, 0), "{shift}");
+        assert_eq!((growing.world.target_fsyncs, growing.world.dirty(0)), (0, 0), "{shift}");
         growing.world.clock.0.store(0, Ordering::Relaxed);
         growing.append(0, 4);
         growing.fsync(0);
-        assert_eq!(growing.world.owed, 1, "the clock is right");
+        assert_eq!(growing.world.target_fsyncs, 1, "the clock is right");
         growing.world.clock.0.store(shift * 1_000_000_000, Ordering::Relaxed);
         growing.append(0, 4);
         growing.fsync(0);
-        assert_eq!(growing.world.owed, 1, "{shift}: it is no longer");
+        assert_eq!(growing.world.target_fsyncs, 1, "{shift}: it is no longer");
     }
 }
 
@@ -474,36 +475,36 @@ fn small_appends_are_answered_by_the_source() {
         growing.append(0, 1);
         growing.fsync(0);
     }
-    assert_eq!((growing.world.owed, growing.world.dirty(0)), (0, 0));
+    assert_eq!((growing.world.target_fsyncs, growing.world.dirty(0)), (0, 0));
     growing.append(0, 12);
     growing.fsync(0);
-    // Beside many owed pages the target takes them: the source would have to write all of them.
+    // Beside many undestaged pages the target takes them: the source would have to write all of them.
     growing.append(0, 1);
     growing.fsync(0);
-    assert_eq!(growing.world.owed, 2);
+    assert_eq!(growing.world.target_fsyncs, 2);
 }
 
-/// The close of a file with owed pages does not start I/O, which would delay the commit of the next file. It
-/// follows after the burst.
+/// The close of a file with undestaged pages does not start I/O, which would delay the commit of the next
+/// file. It follows after the burst.
 #[test]
 fn close_of_what_a_tier_has_does_not_hurry_the_source() {
-    for owes in [true, false] {
+    for has_undestaged in [true, false] {
         let growing = growing(40);
         let (engine, o) = (&growing.world.engine, &growing.world.objects[0]);
         engine.write(o, 0, &[7; 100 * PAGE]).unwrap();
-        if owes {
+        if has_undestaged {
             engine.fsync(o, false, &o.error_cursor()).unwrap();
-            assert_eq!(engine.cx.state.lock().dirty.totals.owed, 100);
+            assert_eq!(engine.cx.state.lock().dirty.totals.undestaged, 100);
         }
         engine.flush(o, 0..u64::MAX).unwrap();
         assert_eq!(o.dirty_pages(), 0, "the source shows it");
-        assert_eq!(growing.world.io.hurried.load(Ordering::Relaxed), !owes);
+        assert_eq!(growing.world.io.hurried.load(Ordering::Relaxed), !has_undestaged);
         let unstable = || engine.stats().writeback.unstable;
         flusher::stabilize_due(&engine.cx);
         assert_eq!(unstable(), 100);
         std::thread::sleep(Duration::from_millis(1100));
         flusher::stabilize_due(&engine.cx);
-        assert_eq!(unstable(), if owes { 0 } else { 100 });
+        assert_eq!(unstable(), if has_undestaged { 0 } else { 100 });
     }
 }
 
@@ -537,7 +538,7 @@ fn appends_and_fsyncs_at_once_lose_nothing() {
             for _ in 0..60 {
                 match rng.below(8) {
                     0 => engine.flush(&o, 0..u64::MAX).unwrap(),
-                    1 => settle_due(&engine.cx, &device),
+                    1 => destage_due(&engine.cx, &device),
                     _ => put_ahead(&engine.cx, &o),
                 }
                 std::thread::sleep(Duration::from_millis(3));

@@ -21,7 +21,7 @@ fn written(world: &Fixture) -> u64 {
     world.io.written.load(Ordering::Relaxed) / PAGE as u64
 }
 
-/// Simulates growth: the base is void, and a commit is due.
+/// Simulates growth: the base version is void, and a commit is due.
 fn change(world: &Fixture) {
     change_metadata(&world.engine.cx, &world.objects[0]);
 }
@@ -41,14 +41,14 @@ fn source_gets_only_pages_that_the_target_has_never_had() {
     let mut world = half();
     world.write(0, 0, 6);
     world.fsync(0);
-    assert_eq!((world.owed, written(&world)), (1, 0));
+    assert_eq!((world.target_fsyncs, written(&world)), (1, 0));
     change(&world);
     world.write(0, 0, PAGES);
     put_ahead(&world.engine.cx, &world.objects[0]);
     assert_eq!(written(&world), 3, "half of the six that are new to it");
     assert_eq!(world.dirty(0), PAGES as u64 - 3);
     world.fsync(0);
-    assert_eq!((world.owed, written(&world)), (2, 3));
+    assert_eq!((world.target_fsyncs, written(&world)), (2, 3));
     let (pages, conflicts) = world.power_cut(&mut Rng::new(4));
     assert_eq!((pages, conflicts), (PAGES as u64 - 3, vec![]));
     world.look("after the cut");
@@ -63,23 +63,23 @@ fn file_with_a_base_is_not_shared() {
     world.write(0, 4, 8);
     put_ahead(&world.engine.cx, &world.objects[0]);
     assert_eq!((written(&world), world.dirty(0)), (0, 9));
-    assert!(world.objects[0].burst.lock().base.is_some());
+    assert!(world.objects[0].burst.lock().base_version.is_some());
 }
 
 /// The page was rewritten during its write to the target, so the target has an older version of it, too.
 #[test]
 fn page_written_during_its_way_to_the_target_is_not_the_sources() {
-    let mut world = owing();
+    let mut world = with_undestaged_page();
     let (cx, o) = (&world.engine.cx, world.objects[0].clone());
     let engine = world.engine.clone();
     let device = cx.devices.get(0).unwrap();
     engine.write(&o, 3 * PAGE as u64, &content(50)).unwrap();
-    let going = writeback::take_still_dirty(cx, &o, &[3]);
+    let in_flight = writeback::take_still_dirty(cx, &o, &[3]);
     engine.write(&o, 3 * PAGE as u64, &content(51)).unwrap();
-    let from = cx.handles.segment.frame(going[0].frame);
-    let taken = intent::append_owed(cx, &device, &[Content { object: o.id(), page: 3, from }], &[]);
+    let from = cx.handles.segment.frame(in_flight[0].frame);
+    let taken = intent::append_undestaged(cx, &device, &[Content { object: o.id(), page: 3, from }], &[]);
     assert_eq!(taken, Some(1));
-    cx.state.lock().end_owed(&o, 3, going[0].frame, true, 0);
+    cx.state.lock().end_target_write(&o, 3, in_flight[0].frame, true, 0);
     assert!(o.dirty.lock().superseded.contains(&3));
     world.may_be[0][3].extend([50, 51]);
     world.now[0][3] = 51;
@@ -99,7 +99,7 @@ fn share_that_the_source_does_not_take_is_the_targets() {
     put_ahead(&world.engine.cx, &world.objects[0]);
     assert_eq!(world.dirty(0), 9);
     world.fsync(0);
-    assert_eq!((world.owed, world.dirty(0)), (2, 9));
+    assert_eq!((world.target_fsyncs, world.dirty(0)), (2, 9));
     world.io.failing.store(false, Ordering::Relaxed);
     world.check();
     assert_eq!(world.power_cut(&mut Rng::new(4)), (9, vec![]));
@@ -117,7 +117,7 @@ fn target_that_fails_beside_a_share_loses_nothing() {
     });
     put_ahead(&world.engine.cx, &world.objects[0]);
     world.fsync(0);
-    assert_eq!((world.owed, world.dirty(0)), (1, 0));
+    assert_eq!((world.target_fsyncs, world.dirty(0)), (1, 0));
     world.check();
 }
 
@@ -129,7 +129,7 @@ fn source_takes_a_part_if_it_is_fast_enough() {
             Fixture::with(64, |config| (config.dirty_background_ratio, config.dirty_ratio) = (70, 80));
         let (engine, o) = (&world.engine, &world.objects[0]);
         engine.truncate(o, (PAGES * PAGE) as u64).unwrap();
-        // A base, and a page on the target.
+        // A base version, and a page on the target.
         let sync = |data: u8, pages: usize| {
             engine.write(o, 0, &vec![data; pages * PAGE]).unwrap();
             engine.fsync(o, false, &o.error_cursor()).unwrap();

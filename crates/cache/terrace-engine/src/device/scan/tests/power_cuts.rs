@@ -37,9 +37,9 @@ fn check(medium: &SimMedium, scanned: &Scanned, files: &Files, geometry: Geometr
             continue;
         }
         assert!(file.pages.is_sorted_by(|a, b| a.0 < b.0));
-        for (page, slot, said) in &file.pages {
+        for (page, slot, recorded) in &file.pages {
             let content = &device[geometry.byte_of(*slot) as usize..][..PAGE_SIZE];
-            if trouble != Trouble::None && crc(content) != *said {
+            if trouble != Trouble::None && crc(content) != *recorded {
                 continue;
             }
             assert!(

@@ -169,7 +169,7 @@ fn truncated_image_and_dead_device_are_errors() {
     assert_eq!(region_keys(&medium, &superblock, filled).unwrap_err().kind(), io::ErrorKind::InvalidData);
 }
 
-/// `regions` regions of `batches` batches each, whose records fill both key pages, in a file.
+/// `regions` regions of `batches` batches each in a file. Their records fill both key pages.
 fn large(regions: u32, region_bytes: u32, batches: u32) -> (std::fs::File, Superblock, u64) {
     let geometry = Geometry::new(region_bytes, regions).unwrap();
     let file = tempfile::tempfile().unwrap();
@@ -218,10 +218,13 @@ fn scan_reads_more_regions_than_one_window() {
         superblock::format(&medium, &mut superblock).unwrap();
         superblock::begin(&medium, &mut superblock, 2).unwrap();
         // The content of the newest region is missing.
-        let (began, mut told) = (Instant::now(), Vec::new());
-        let scanned = scan(&medium, &superblock, &mut |done| told.push(done)).unwrap();
+        let (began, mut progress) = (Instant::now(), Vec::new());
+        let scanned = scan(&medium, &superblock, &mut |done| progress.push(done)).unwrap();
         println!("{} regions, {pages} pages: {:?}", scanned.regions.len(), began.elapsed());
-        assert!(told.is_sorted() && told.last() == Some(&superblock.geometry.regions()), "{told:?}");
+        assert!(
+            progress.is_sorted() && progress.last() == Some(&superblock.geometry.regions()),
+            "{progress:?}"
+        );
         let found: usize = scanned.files.values().map(|file| file.pages.len()).sum();
         assert_eq!(found as u64 + scanned.pages_damaged, pages);
         assert!(scanned.pages_damaged > 0 && scanned.regions_lost == 0 && scanned.reads_failed == 0);

@@ -1,4 +1,4 @@
-//! A minimal writer that keeps the rules, beside a model of the source whose pages and identities change.
+//! A minimal writer that keeps the rules, beside a model of the source with changing pages and identities.
 
 use super::super::*;
 use crate::device::format::{Geometry, content_max};

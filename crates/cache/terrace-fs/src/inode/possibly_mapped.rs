@@ -8,7 +8,7 @@ use terrace_sync::{Condvar, Mutex};
 
 /// Node ids, each once.
 #[derive(Debug, Default)]
-pub(crate) struct Unsettled {
+pub(crate) struct PossiblyMapped {
     waiting: Mutex<Waiting>,
     changed: Condvar,
 }
@@ -19,7 +19,7 @@ struct Waiting {
     ended: bool,
 }
 
-impl Unsettled {
+impl PossiblyMapped {
     pub(crate) fn push(&self, nodeid: u64) {
         self.waiting.lock().nodeids.insert(nodeid);
         self.changed.notify_all();

@@ -1,14 +1,15 @@
-//! The base of a file: its durable identity in the source. After a power cut, the owed pages of a target may
-//! be written over this state.
+//! The base version of a file: the identity of a state that is durable in the source. After a power cut a
+//! start writes the target's undestaged pages over this state alone.
 //!
-//! A base arises in two ways. *All content is in the source*, durably (`burst::bring_home`). Or *only pages
-//! are missing there*: a write extends the source at once (`path/write.rs`), and a new file has grown from
-//! nothing. An fsync of the source without data then makes size, existence and times durable, at the cost of
-//! the source's commit, and the pages go to the target: [`renew`].
+//! A base version arises in two ways.
+//! - All content is durable in the source (`burst::sync_to_source`).
+//! - Only pages are missing there. A write extends the source at once (`path/write.rs`), and a new file has
+//!   grown from nothing. An fsync of the source makes size, existence and times durable, and the pages go to
+//!   the target: [`renew`].
 //!
-//! Owed pages that the target already holds are replayed over the new base, too. So they must be the newest
-//! acknowledged versions. They are not if pages have gone to the source since ([`Burst::must_settle`]). The
-//! base then arises in the first way, which ends with a paid record.
+//! A replay writes older undestaged pages of the target over the new base version, too. So they must be the
+//! newest acknowledged versions. Pages that have gone to the source since break this rule
+//! ([`Burst::must_destage`]): then only the first way remains. It ends with a destage-complete record.
 
 use crate::context::Context;
 use crate::file::burst::Burst;
@@ -46,8 +47,8 @@ pub(crate) fn make_durable(cx: &Context, o: &Object) -> io::Result<Durable> {
     Ok(Durable { identity, changes, calm })
 }
 
-/// Takes this state as the file's base, unless a change of the source has begun since, or its clock differs
-/// from this machine's. `since`: number of changes before those that serve to compare the clocks.
+/// Takes this state as the file's base version, unless a change of the source has begun since, or its clock
+/// differs from this machine's. `since`: number of changes before those that serve to compare the clocks.
 pub(crate) fn take(cx: &Context, o: &Object, burst: &mut Burst, durable: Durable, since: u64) {
     let Durable { identity, changes, calm } = durable;
     let same = calm && burst.changing == 0 && burst.changes == changes;
@@ -57,24 +58,25 @@ pub(crate) fn take(cx: &Context, o: &Object, burst: &mut Burst, durable: Durable
         burst.in_step = in_step.unwrap_or(burst.in_step);
     }
     let is_base = same && burst.in_step && is_found_again(cx, o);
-    burst.base = identity.filter(|identity| is_base && identity.is_lasting).map(|identity| identity.digest);
+    burst.base_version =
+        identity.filter(|identity| is_base && identity.is_lasting).map(|identity| identity.digest);
 }
 
-/// Gives a base to a file that has many pages for a target, and lacks a base because this run has changed the
-/// source, or has not examined it. The caller holds the file's writeback lock.
+/// Gives a base version to a file that has many pages for a target and lacks one, because this run has
+/// changed the source, or has not examined it. The caller holds the file's writeback lock.
 ///
 /// # Errors
 /// The source's.
 pub(crate) fn renew(cx: &Context, o: &Object) -> io::Result<()> {
-    if !lacks_only_a_base(cx, o, &o.burst.lock()) || !is_found_again(cx, o) {
+    if !lacks_only_a_base_version(cx, o, &o.burst.lock()) || !is_found_again(cx, o) {
         return Ok(());
     }
     let change = intent::change(cx, o);
     let pages: Vec<u64> = o.dirty.lock().dirty.iter().copied().collect();
     // On failure all pages go to the source, which reports the error.
-    let may_owe = reserve(cx, o, &pages).is_ok() && is_in_step(cx, o);
+    let may_have_undestaged = reserve(cx, o, &pages).is_ok() && is_in_step(cx, o);
     drop(change);
-    if may_owe {
+    if may_have_undestaged {
         let begin = cx.clock.now_ns();
         let durable = make_durable(cx, o)?;
         cx.speeds.note_commit(cx.clock.now_ns().saturating_sub(begin));
@@ -114,11 +116,11 @@ fn is_in_step(cx: &Context, o: &Object) -> bool {
     burst.in_step
 }
 
-fn lacks_only_a_base(cx: &Context, o: &Object, burst: &Burst) -> bool {
+fn lacks_only_a_base_version(cx: &Context, o: &Object, burst: &Burst) -> bool {
     let is_there = !o.gone.load(Ordering::Relaxed) && !o.doomed.load(Ordering::Relaxed);
     // Callers that wait for a failing source must get its error.
     let is_well = o.failing().is_none() && o.dirty_pages() >= cx.config.tier_fsync_min;
-    let lacks = burst.base.is_none() && !burst.must_settle;
+    let lacks = burst.base_version.is_none() && !burst.must_destage;
     lacks && is_there && is_well && (burst.target.is_some() || intent::choose(cx, o).is_some())
 }
 

@@ -1,4 +1,4 @@
-//! The keeper: starts a server, and the next one after a kill. It gives up when servers crash too often.
+//! The supervisor: starts a server, and the next one after a kill. It gives up when servers crash too often.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
@@ -15,7 +15,7 @@ use crate::instance::{self, Info, Kind, Lock, SCHEMA};
 use crate::supervisor::{CRASHES_MAX, CRASHES_WITHIN, Crashes, End, Next};
 use crate::sys::{self, Side, SignalNumber};
 
-/// Signals that the keeper takes from its descriptor; servers inherit them blocked.
+/// Signals that the supervisor takes from its descriptor; servers inherit them blocked.
 const SIGNALS: &[SignalNumber] = &[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT];
 
 enum Exit {
@@ -25,8 +25,8 @@ enum Exit {
     Crashed { how: String, killed: bool },
 }
 
-struct Keeper {
-    kept: ServerSetup,
+struct Supervisor {
+    setup: ServerSetup,
     signals: OwnedFd,
     from_server: Channel,
     to_supervisor: Channel,
@@ -42,14 +42,14 @@ struct Keeper {
 }
 
 /// Runs servers until the end.
-pub(super) fn keep(kept: ServerSetup, lock: Lock) -> Result<()> {
+pub(super) fn supervise(setup: ServerSetup, lock: Lock) -> Result<()> {
     sys::block(SIGNALS);
-    let no_descriptors = |err| Failure::new("keeper", reason(err), "raise the limit of open files");
+    let no_descriptors = |err| Failure::new("supervisor", reason(err), "raise the limit of open files");
     let signals = sys::signal_fd(SIGNALS).map_err(no_descriptors)?;
     let (from_server, to_supervisor) = channel::pair().map_err(no_descriptors)?;
     let (refusal, died) = (None, None);
-    Keeper {
-        kept,
+    Supervisor {
+        setup,
         signals,
         from_server,
         to_supervisor,
@@ -63,13 +63,13 @@ pub(super) fn keep(kept: ServerSetup, lock: Lock) -> Result<()> {
     .run()
 }
 
-impl Keeper {
+impl Supervisor {
     fn run(mut self) -> Result<()> {
         let mut crashes = Crashes::default();
         let ended = loop {
             let exit = match sys::fork() {
                 Ok(Side::Parent(child)) => self.watch(child),
-                Ok(Side::Child) => server::main(self.kept, self.to_supervisor),
+                Ok(Side::Child) => server::main(self.setup, self.to_supervisor),
                 Err(err) => {
                     Exit::Crashed { how: format!("could not be started: {}", reason(err)), killed: true }
                 }
@@ -94,7 +94,7 @@ impl Keeper {
             match crashes.note(end, Instant::now()) {
                 Next::Start(pause) => std::thread::sleep(pause),
                 Next::GiveUp => {
-                    let (dir, within) = (self.kept.dir.display(), CRASHES_WITHIN.as_secs());
+                    let (dir, within) = (self.setup.dir.display(), CRASHES_WITHIN.as_secs());
                     let why = format!("the server {how}, {CRASHES_MAX} times in {within} s");
                     let cure = "see its messages above; synced data are in the store";
                     break Err(Failure::new(dir, why, cure));
@@ -108,10 +108,10 @@ impl Keeper {
     }
 
     fn clean_up(self) {
-        if let Some(path) = &self.kept.unix {
+        if let Some(path) = &self.setup.unix {
             let _ = std::fs::remove_file(path);
         }
-        self.kept.instance.remove();
+        self.setup.instance.remove();
         drop(self.lock);
     }
 
@@ -156,11 +156,11 @@ impl Keeper {
     }
 
     fn note_ready(&mut self, child: Pid) {
-        let dir = self.kept.dir.display();
+        let dir = self.setup.dir.display();
         match self.served {
             false => terrace_output::error_line!(
                 "terrace: keys of {dir} are served at {}",
-                self.kept.places.join(" and ")
+                self.setup.places.join(" and ")
             ),
             true => tracing::warn!("a new server has taken over the keys of {dir}"),
         }
@@ -173,17 +173,17 @@ impl Keeper {
             restarts: self.restarts,
             last_death: self.died.clone(),
             kind: Kind::Kv,
-            src: self.kept.dir.clone(),
-            mnt: self.kept.dir.clone(),
+            src: self.setup.dir.clone(),
+            mnt: self.setup.dir.clone(),
             device: None,
             claim: None,
-            memory_bytes: self.kept.store.memory_bytes,
-            policy: self.kept.config.policy.clone(),
-            tiers: self.kept.config.tier.device.iter().map(|device| device.path.clone()).collect(),
+            memory_bytes: self.setup.store.memory_bytes,
+            policy: self.setup.config.policy.clone(),
+            tiers: self.setup.config.tier.device.iter().map(|device| device.path.clone()).collect(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            metrics: self.kept.metrics.as_ref().and_then(|held| Some(held.local_addr().ok()?.to_string())),
+            metrics: self.setup.metrics.as_ref().and_then(|held| Some(held.local_addr().ok()?.to_string())),
         };
-        if let Err(err) = self.kept.instance.write_info(&info) {
+        if let Err(err) = self.setup.instance.write_info(&info) {
             tracing::warn!("`terrace stat` will not find this server: {err}");
         }
     }

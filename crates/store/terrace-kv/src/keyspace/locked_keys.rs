@@ -1,4 +1,4 @@
-//! Keys held by a command: no other command writes them in between.
+//! Keys locked by a command: no other command writes them meanwhile.
 
 use std::cell::OnceCell;
 use std::sync::atomic::Ordering;
@@ -30,7 +30,7 @@ pub(super) type Found = Option<(Word, u64)>;
 /// Locked stripes, by number.
 type Guards<'a> = SmallVec<[(usize, MutexGuard<'a, Stripe>); 4]>;
 
-/// Locked keys; see [`Keyspace::hold`].
+/// Locked keys; see [`Keyspace::lock_keys`].
 #[derive(Debug)]
 pub struct LockedKeys<'a> {
     keyspace: &'a Keyspace,
@@ -41,12 +41,12 @@ pub struct LockedKeys<'a> {
 
 impl Keyspace {
     /// Holds keys against other writers until the result is dropped.
-    pub(crate) fn hold<'a>(&self, db: Db, keys: impl IntoIterator<Item = &'a [u8]>) -> LockedKeys<'_> {
-        self.hold_in(keys.into_iter().map(|key| (db, key)))
+    pub fn lock_keys<'a>(&self, db: Db, keys: impl IntoIterator<Item = &'a [u8]>) -> LockedKeys<'_> {
+        self.lock_keys_in(keys.into_iter().map(|key| (db, key)))
     }
 
-    /// Like [`Keyspace::hold`], for keys of several databases.
-    pub(crate) fn hold_in<'a>(&self, keys: impl IntoIterator<Item = (Db, &'a [u8])>) -> LockedKeys<'_> {
+    /// Like [`Keyspace::lock_keys`], for keys of several databases.
+    pub fn lock_keys_in<'a>(&self, keys: impl IntoIterator<Item = (Db, &'a [u8])>) -> LockedKeys<'_> {
         let mut stripes: SmallVec<[usize; 4]> = SmallVec::new();
         keys.into_iter().for_each(|(db, key)| stripes.push(self.stripe_of(db, key)));
         if stripes.len() > 1 {
@@ -75,7 +75,7 @@ impl<'a> LockedKeys<'a> {
 
     fn stripe(&mut self, db: Db, key: &[u8]) -> &mut Stripe {
         let at = self.keyspace.stripe_of(db, key);
-        let place = self.guards.binary_search_by_key(&at, |(at, _)| *at).expect("the key is held");
+        let place = self.guards.binary_search_by_key(&at, |(at, _)| *at).expect("the key is locked");
         &mut self.guards[place].1
     }
 
@@ -487,7 +487,7 @@ impl<'a> LockedKeys<'a> {
             if is_enough() {
                 return;
             }
-            // Skips stripes held by this command or another.
+            // Skips stripes locked by this command or another.
             let freed = stripe.try_lock().map_or(0, |mut stripe| stripe.forget());
             keyspace.decoded_bytes.fetch_sub(freed, Ordering::Relaxed);
         }

@@ -1,6 +1,6 @@
 //! Files prepared before a program opens them: looked up by name and compared with the source, as by an open.
 //!
-//! A held file counts as one that the kernel knows, until [`Namespace::forget`] releases it. After a crash it
+//! Such a file counts as one that the kernel knows, until [`Namespace::forget`] releases it. After a crash it
 //! is not released: it uses a place in the tables until the mount ends.
 
 use std::ffi::OsStr;
@@ -16,9 +16,9 @@ use crate::{Caller, Namespace, PageCache};
 /// Request number: odd, since the kernel's are even.
 const UNIQUE: u64 = 1;
 
-/// A file that is held.
+/// A file opened ahead.
 #[derive(Debug)]
-pub struct PinnedFile<O> {
+pub struct OpenedAhead<O> {
     /// Its node id.
     pub nodeid: u64,
     /// Its object in the page cache.
@@ -28,33 +28,33 @@ pub struct PinnedFile<O> {
 }
 
 impl<C: PageCache> Namespace<C> {
-    /// Holds the regular file at a path relative to the root. Links are not followed. One thread at a time.
+    /// Opens the regular file at a path relative to the root. Links are not followed. One thread at a time.
     ///
     /// # Errors
     /// The file does not exist, is not a regular file, or changed past this daemon. In the last case the next
     /// opener must see the change.
-    pub fn hold(&self, path: &Path) -> Result<PinnedFile<C::Object>> {
+    pub fn open_ahead(&self, path: &Path) -> Result<OpenedAhead<C::Object>> {
         let mut nodeid = ROOT;
         for name in path {
-            let entered = self.hold_name(nodeid, name);
+            let entered = self.enter_name(nodeid, name);
             if nodeid != ROOT {
                 self.forget(nodeid, 1);
             }
             nodeid = entered?;
         }
-        let held = self.hold_inode(nodeid);
-        if held.is_err() && nodeid != ROOT {
+        let opened = self.open_inode_ahead(nodeid);
+        if opened.is_err() && nodeid != ROOT {
             self.forget(nodeid, 1);
         }
-        held
+        opened
     }
 
-    fn hold_name(&self, parent: u64, name: &OsStr) -> Result<u64> {
+    fn enter_name(&self, parent: u64, name: &OsStr) -> Result<u64> {
         let mut op = self.begin(Caller { unique: UNIQUE, ..Caller::default() });
         Ok(self.lookup(&mut op, parent, name)?.attr.ino)
     }
 
-    fn hold_inode(&self, nodeid: u64) -> Result<PinnedFile<C::Object>> {
+    fn open_inode_ahead(&self, nodeid: u64) -> Result<OpenedAhead<C::Object>> {
         self.with_room(|| -> Result<_> {
             let inode = self.inode(nodeid)?;
             let mut life = inode.life.lock();
@@ -63,7 +63,7 @@ impl<C: PageCache> Namespace<C> {
             if look.changed {
                 return Err(Errno::STALE.into());
             }
-            Ok(PinnedFile { nodeid, object, stat: look.stat })
+            Ok(OpenedAhead { nodeid, object, stat: look.stat })
         })
     }
 }

@@ -1,4 +1,4 @@
-//! Owed pages: fsync has made them durable on a tier only. They survive the death of all processes, and
+//! Undestaged pages: fsync has made them durable on a tier only. They survive the death of all processes, and
 //! `terrace recover` decides on files that have changed since.
 
 use std::fs::{self, File};
@@ -105,8 +105,8 @@ fn mount(test: &TestMount) -> Outcome {
 }
 
 fn mount_with(test: &TestMount, more: &[&str]) -> Outcome {
-    let config = test.file("owed.toml");
-    // Only the test's own steps write owed pages to the source, even on a slow machine.
+    let config = test.file("undestaged.toml");
+    // Only the test's own steps write undestaged pages to the source, even on a slow machine.
     fs::write(&config, "[dirty]\ndurable = \"tier\"\nexpire = \"24h\"\n").unwrap();
     test.mount(&[more, &["--config", text(&config)]].concat())
 }
@@ -273,10 +273,10 @@ impl Drop for Mapped {
     }
 }
 
-/// The next terraced takes over the owed pages and writes them back. After that, the death of all restores
-/// nothing.
+/// The next terraced takes over the undestaged pages and writes them back. After that, the death of all
+/// restores nothing.
 #[test]
-fn killed_terraced_leaves_what_is_owed_to_the_next() {
+fn killed_terraced_leaves_undestaged_pages_to_the_next() {
     let Some(test) = TestMount::new() else { return };
     fs::write(test.src.join("f"), "a".repeat(4 * PAGE)).unwrap();
     mount_scanned(&test);
@@ -293,9 +293,10 @@ fn killed_terraced_leaves_what_is_owed_to_the_next() {
     test.finish();
 }
 
-/// Files with owed pages are deleted, replaced and truncated: after the death of all, the last change holds.
+/// Files with undestaged pages are deleted, replaced and truncated: after the death of all, the last change
+/// holds.
 #[test]
-fn changes_of_names_and_sizes_outlive_what_was_owed() {
+fn renames_and_resizes_outlive_undestaged_pages() {
     let Some(test) = TestMount::new() else { return };
     for name in ["u", "r", "t"] {
         fs::write(test.src.join(name), "a".repeat(4 * PAGE)).unwrap();
@@ -315,9 +316,9 @@ fn changes_of_names_and_sizes_outlive_what_was_owed() {
     test.finish();
 }
 
-/// A tier that may have owed pages is more than a cache: the mount is refused without it.
+/// A tier that may have undestaged pages is more than a cache: the mount is refused without it.
 #[test]
-fn nothing_is_served_without_a_tier_that_may_owe() {
+fn mount_is_refused_without_a_tier_with_undestaged_pages() {
     let Some(test) = TestMount::new() else { return };
     let other = TestMount::dirs();
     let cure = "set [dirty] durable = \"source\"";

@@ -1,5 +1,5 @@
-//! After a power cut: writes owed pages (synced by programs, and only on a tier) to their files before these
-//! are served.
+//! After a power cut: writes undestaged pages (synced by programs, and only on a tier) to their files before
+//! these are served.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags};
-use terrace_engine::{Decision, Engine, FileLookup, OwedPages, Replayed};
+use terrace_engine::{Decision, Engine, FileLookup, Replayed, UndestagedPages};
 
 use crate::error::{Failure, Result, reason};
 use crate::size::{KIB, PAGE};
@@ -55,7 +55,7 @@ pub(crate) fn find(root: BorrowedFd<'_>, wanted: &HashSet<u64>) -> io::Result<Fo
             let name = dir.join(entry.file_name());
             let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
             if is_dir {
-                // Files of other file systems have no owed pages.
+                // Files of other file systems have no undestaged pages.
                 left.extend(entry.metadata().is_ok_and(|meta| meta.dev() == dev).then_some(name));
             } else if wanted.contains(&entry.ino())
                 && let Some(fd) = open(&top.join(&name), entry.ino(), dev)
@@ -76,48 +76,48 @@ fn open(path: &Path, ino: u64, dev: u64) -> Option<OwnedFd> {
     (regular && (stat.st_ino, stat.st_dev) == (ino, dev)).then_some(fd)
 }
 
-/// Replays all owed pages of earlier runs; returns the outcome for each file, with its name.
+/// Replays all undestaged pages of earlier runs; returns the outcome for each file, with its name.
 pub(crate) fn replay(
     engine: &Engine,
     root: BorrowedFd<'_>,
     decision: Decision,
-) -> io::Result<Vec<(String, OwedPages, io::Result<Replayed>)>> {
-    let owed = engine.owed()?;
-    if owed.is_empty() {
+) -> io::Result<Vec<(String, UndestagedPages, io::Result<Replayed>)>> {
+    let undestaged = engine.undestaged()?;
+    if undestaged.is_empty() {
         return Ok(Vec::new());
     }
     // The engine syncs the source through this root, so that deletions are durable.
     let _ = engine.set_source_root(root);
-    let mut found = find(root, &owed.iter().map(|owed| owed.file).collect())?;
-    let one = |owed: OwedPages| {
-        let (name, at) = found.take(owed.file);
-        let done = engine.replay(owed.file, at, decision);
-        (name, owed, done)
+    let mut found = find(root, &undestaged.iter().map(|undestaged| undestaged.file).collect())?;
+    let one = |undestaged: UndestagedPages| {
+        let (name, at) = found.take(undestaged.file);
+        let done = engine.replay(undestaged.file, at, decision);
+        (name, undestaged, done)
     };
-    Ok(owed.into_iter().map(one).collect())
+    Ok(undestaged.into_iter().map(one).collect())
 }
 
-/// [`bring_home`]; during a recovery, errors are only logged, for programs have the mount already.
+/// [`replay_at_start`]; during a recovery, errors are only logged, for programs have the mount already.
 ///
 /// # Errors
-/// Those of [`bring_home`].
+/// Those of [`replay_at_start`].
 pub(crate) fn before_serving(engine: &Engine, root: BorrowedFd<'_>, recovering: bool) -> Result<()> {
-    match bring_home(engine, root) {
+    match replay_at_start(engine, root) {
         Err(failure) if recovering => tracing::error!("{}", failure.line()),
         done => done?,
     }
     Ok(())
 }
 
-/// Writes the owed pages to their files where possible, and logs the outcome.
+/// Writes the undestaged pages to their files where possible, and logs the outcome.
 ///
 /// # Errors
-/// The owed pages or their files cannot be determined: the source must not be served.
-fn bring_home(engine: &Engine, root: BorrowedFd<'_>) -> Result<()> {
+/// The undestaged pages or their files cannot be determined: the source must not be served.
+fn replay_at_start(engine: &Engine, root: BorrowedFd<'_>) -> Result<()> {
     let cure = "make it work; to serve the source as it is, remove that tier and [dirty] durable = \"tier\" from the configuration";
     let done = replay(engine, root, Decision::Keep)
         .map_err(|err| Failure::new("synced data that only a tier has", reason(err), cure))?;
-    for (name, OwedPages { target, pages, .. }, done) in done {
+    for (name, UndestagedPages { target, pages, .. }, done) in done {
         let kib = pages * PAGE / KIB;
         match done {
             Ok(Replayed::Written(_)) => {
