@@ -164,7 +164,7 @@ pub const FLAG_MAPPED: u32 = 2;
 /// Index entries of one run.
 #[repr(C, align(128))]
 #[derive(Debug)]
-pub(crate) struct Leaf(pub [AtomicU64; BLOCK_PAGES]);
+pub struct Leaf(pub [AtomicU64; BLOCK_PAGES]);
 
 /// A radix node: child number + 1, 0 = none.
 #[repr(C, align(1024))]

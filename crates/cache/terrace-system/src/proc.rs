@@ -54,16 +54,17 @@ pub fn is_dumping(stat: &str) -> bool {
 
 /// Fields of /proc/PID/stat of a process or thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Stat {
+pub struct Stat {
     /// `R`, `S`, `D`, ...; `Z` if it has ended and was not waited for.
     pub state: char,
     /// The process that waits for its end.
     pub parent: i32,
     /// Start time, in ticks since boot.
-    pub(crate) began: u64,
+    pub began: u64,
     /// The processor of its last run.
-    pub(crate) cpu: usize,
-    pub(crate) name: String,
+    pub cpu: usize,
+    /// Name of the thread, as comm in /proc.
+    pub name: String,
 }
 
 /// Reads `stat` of a process or thread. None: it is gone.
@@ -72,7 +73,7 @@ pub fn stat(pid: impl Display) -> Option<Stat> {
 }
 
 /// Reads `stat` from its open file. None: the thread has ended.
-pub(crate) fn stat_in(file: &File) -> Option<Stat> {
+pub fn stat_in(file: &File) -> Option<Stat> {
     parse_stat(read_in(file, &mut [0; LINE_MAX])?)
 }
 
@@ -94,12 +95,12 @@ fn parse_stat(line: &str) -> Option<Stat> {
 
 /// Run time of a thread, ns, from /proc/TID/schedstat. None: the thread has ended, or the kernel does not
 /// count.
-pub(crate) fn run_ns(tid: u32) -> Option<u64> {
+pub fn run_ns(tid: u32) -> Option<u64> {
     parse_run_ns(&text(tid, "schedstat").ok()?)
 }
 
 /// Run time from the open file.
-pub(crate) fn run_ns_in(file: &File) -> Option<u64> {
+pub fn run_ns_in(file: &File) -> Option<u64> {
     parse_run_ns(read_in(file, &mut [0; LINE_MAX])?)
 }
 

@@ -12,7 +12,7 @@ use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 use std::collections::BTreeMap;
 
 /// System calls for affinity.
-pub(crate) trait Affinity: Send + std::fmt::Debug {
+pub trait Affinity: Send + std::fmt::Debug {
     /// Processors that a thread may use.
     ///
     /// # Errors
@@ -62,7 +62,7 @@ pub(crate) fn list_of(set: &CpuSet) -> Vec<usize> {
 
 /// A moved thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Moved {
+pub struct Moved {
     /// Start time.
     pub(crate) began: u64,
     /// The thread's own mask.
