@@ -45,10 +45,8 @@ pub struct Throttle {
 }
 
 /// Counters of the group's memory controller.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Memory {
-    /// Bytes charged now.
-    pub usage: u64,
     /// Peak of the charged bytes.
     pub usage_max: u64,
     /// Number of times the limit was hit (and memory was reclaimed).
@@ -79,11 +77,6 @@ impl Group {
     fn processes(&self) -> Vec<i32> {
         let text = self.procs_files().first().and_then(|file| fs::read_to_string(file).ok());
         text.unwrap_or_default().lines().flat_map(str::parse).collect()
-    }
-
-    /// Can this group limit memory?
-    pub fn limits_memory(&self) -> bool {
-        self.memory.is_some()
     }
 
     /// CPU time of all processes that were ever in the group.
@@ -119,7 +112,6 @@ impl Group {
                 let usage = read_number(&dir.join("memory.usage_in_bytes"))?;
                 let oom = fs::read_to_string(dir.join("memory.oom_control")).unwrap_or_default();
                 Memory {
-                    usage,
                     usage_max: read_number(&dir.join("memory.max_usage_in_bytes"))?,
                     limit_hits: read_number(&dir.join("memory.failcnt"))?,
                     oom_kills: field(&oom, "oom_kill").unwrap_or(0),
@@ -131,7 +123,6 @@ impl Group {
                 let usage = read_number(&dir.join("memory.current"))?;
                 let events = fs::read_to_string(dir.join("memory.events")).unwrap_or_default();
                 Memory {
-                    usage,
                     usage_max: read_number(&dir.join("memory.peak")).unwrap_or(usage),
                     limit_hits: field(&events, "max").unwrap_or(0),
                     oom_kills: field(&events, "oom_kill").unwrap_or(0),
@@ -378,10 +369,6 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let put = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
         put("cpuacct.usage", "123456789\n");
-        put(
-            "blkio.throttle.io_service_bytes_recursive",
-            "254:0 Read 8192\n254:0 Write 5\n8:0 Read 4096\nTotal 12293\n",
-        );
         put("memory.usage_in_bytes", "1000\n");
         put("memory.max_usage_in_bytes", "2000\n");
         put("memory.failcnt", "3\n");
@@ -390,7 +377,7 @@ mod tests {
         let g = group(Version::V1, dir.path());
         assert_eq!(g.cpu_ns(), Some(123_456_789));
         let m = g.memory().unwrap();
-        assert_eq!((m.usage, m.usage_max, m.limit_hits, m.oom_kills, m.pinned), (1000, 2000, 3, 2, 900));
+        assert_eq!((m.usage_max, m.limit_hits, m.oom_kills, m.pinned), (2000, 3, 2, 900));
     }
 
     #[test]
@@ -436,7 +423,6 @@ mod tests {
         let owned = OwnedGroup::create_below(dir.path(), "g", Some(64 << 20)).unwrap();
         assert_eq!(fs::read_to_string(group.join("memory.max")).unwrap(), "67108864");
         assert_eq!(fs::read_to_string(dir.path().join("cgroup.subtree_control")).unwrap(), "+cpu");
-        assert!(owned.limits_memory());
         assert_eq!(owned.procs_files(), [group.join("cgroup.procs")], "one directory, once");
     }
 
@@ -452,7 +438,7 @@ mod tests {
         let g = group(Version::V2, dir.path());
         assert_eq!(g.cpu_ns(), Some(77_000));
         let m = g.memory().unwrap();
-        assert_eq!((m.usage, m.usage_max, m.limit_hits, m.oom_kills, m.pinned), (500, 800, 9, 1, 300));
+        assert_eq!((m.usage_max, m.limit_hits, m.oom_kills, m.pinned), (800, 9, 1, 300));
     }
 
     #[test]

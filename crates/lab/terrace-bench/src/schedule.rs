@@ -23,7 +23,7 @@ pub struct Options {
 ///
 /// # Errors
 /// A capture that cannot be read, or that names no file; a file that cannot be written.
-pub fn run(options: &Options) -> io::Result<i32> {
+pub fn run(options: &Options) -> io::Result<()> {
     let shown = options.capture.display().to_string();
     let of = |path: &Path, err: io::Error| io::Error::new(err.kind(), format!("{}: {err}", path.display()));
     let file = File::open(&options.capture).map_err(|err| of(&options.capture, err))?;
@@ -46,7 +46,7 @@ pub fn run(options: &Options) -> io::Result<i32> {
     if *nameless > 0 {
         terrace_output::error_line!("{shown}: {nameless} accesses to files without a name are left out");
     }
-    Ok(0)
+    Ok(())
 }
 
 /// A growing schedule.

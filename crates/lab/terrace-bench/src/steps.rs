@@ -5,7 +5,7 @@
 //! [`Context`], then one [`Step`] a line, and answers each with an [`Outcome`] on a line. The harness can
 //! thus keep several systems running and measure them in turn.
 
-use crate::cgroup::{Group, Memory};
+use crate::cgroup::Group;
 use crate::machine;
 use crate::meters::{Counted, METERS, Meters, difference};
 use serde::{Deserialize, Serialize};
@@ -113,8 +113,6 @@ pub struct Outcome {
     pub machine_steal_ns: u64,
     /// CPU time of kernel threads during the step, included in the machine's.
     pub kernel_threads_ns: u64,
-    /// Memory of the group at the end.
-    pub memory: Option<Memory>,
     /// Counters of the preload path during the step, if terrace serves.
     pub preload: Option<PreloadBytes>,
     /// I/O of devices and tiers during the step, if the matrix has a device for tiers.
@@ -254,7 +252,6 @@ impl Context {
             machine_busy_ns: after.2.busy_ns.saturating_sub(before.2.busy_ns),
             machine_steal_ns: after.2.steal_ns.saturating_sub(before.2.steal_ns),
             kernel_threads_ns: after.2.kernel_ns.saturating_sub(before.2.kernel_ns),
-            memory: group.and_then(Group::memory),
             preload: preload_after.zip(preload_before).map(|(after, before)| after.since(before)),
             counted: difference(&counted_after, &counted_before),
             output: String::from_utf8_lossy(&fs::read(&path)?).into_owned(),

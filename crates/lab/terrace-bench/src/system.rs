@@ -1,7 +1,6 @@
 //! The systems under test: starting one in a control group, running steps inside it, shutting it down.
 
 use crate::cgroup::{Memory, OwnedGroup, Throttle};
-use crate::signals::interrupted;
 use crate::steps::{self, Context, Outcome, Step};
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,6 +11,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 use terrace_api::stats::StatReport;
+use terrace_output::signals::interrupted;
 
 /// The system that serves the directory.
 #[derive(Clone, Debug, PartialEq)]

@@ -37,10 +37,9 @@ impl Row {
 
 impl From<&Run> for Row {
     fn from(run: &Run) -> Row {
-        let column = |name: &str| Some((name.to_string(), run.column(name)?));
         Row {
             place: run.id.clone(),
-            columns: crate::raw::COLUMNS.iter().filter_map(|name| column(name)).collect(),
+            columns: run.columns(),
             metrics: run.metrics.clone(),
             marked: !run.marks.is_empty(),
             refused: run.refused.clone(),
@@ -48,8 +47,11 @@ impl From<&Run> for Row {
     }
 }
 
+/// The column present in every run.
+pub const FILE: &str = "file";
+
 /// Parameters of a comparison.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Question {
     /// The column that distinguishes the systems.
     pub factor: String,
@@ -58,8 +60,10 @@ pub struct Question {
     /// Columns whose values make a cell.
     pub by: Vec<String>,
     /// Metrics to compare; empty: the usual ones of each cell ([`metric::usual`]).
+    #[serde(skip)]
     pub metrics: Vec<String>,
     /// The column that pairs the runs of a cell; `None`: no pairs, Welch's test.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub pair: Option<String>,
     /// Confidence of the intervals: 0.95.
     pub confidence: f64,
@@ -70,17 +74,9 @@ pub struct Question {
 pub struct Comparison {
     /// "terrace.compare.v1".
     pub schema: &'static str,
-    /// The column that distinguishes the systems.
-    pub factor: String,
-    /// The factor's value of the baseline.
-    pub baseline: String,
-    /// Columns whose values make a cell.
-    pub by: Vec<String>,
-    /// The column that pairs the runs.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pair: Option<String>,
-    /// Confidence of the intervals.
-    pub confidence: f64,
+    /// Its parameters.
+    #[serde(flatten)]
+    pub question: Question,
     /// By metric, then candidate, then cell, each in the order of the data.
     pub cells: Vec<CellComparison>,
     /// Runs that do not count, and why.
@@ -137,11 +133,7 @@ pub fn compare(rows: &[Row], question: &Question) -> Result<Comparison, String> 
     let told = |row: &&Row| Some(format!("{}: {}", row.place, row.refused.as_ref()?));
     let mut answer = Comparison {
         schema: "terrace.compare.v1",
-        factor: question.factor.clone(),
-        baseline: question.baseline.clone(),
-        by: question.by.clone(),
-        pair: question.pair.clone(),
-        confidence: question.confidence,
+        question: question.clone(),
         cells: Vec::new(),
         refused: refused.iter().filter_map(told).collect(),
         notices: Vec::new(),

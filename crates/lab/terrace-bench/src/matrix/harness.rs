@@ -13,7 +13,6 @@ use crate::machine::{self, FOREIGN_CPU_MAX, Machine};
 use crate::meters;
 use crate::pages::DATA_SEED;
 use crate::raw;
-use crate::signals::interrupted;
 use crate::steps::{self, Outcome};
 use crate::system::{self, Places, RunningSystem, System};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -21,6 +20,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use terrace_output::signals::interrupted;
 
 /// State that outlasts a run.
 pub(super) struct Harness<'a> {
@@ -103,7 +103,7 @@ impl<'a> Harness<'a> {
     ///
     /// # Errors
     /// Results that cannot be written.
-    pub(super) fn all(&mut self, runs: &[Planned<'_>], cleanup: &mut Cleanup) -> io::Result<i32> {
+    pub(super) fn all(&mut self, runs: &[Planned<'_>], cleanup: &mut Cleanup) -> io::Result<u8> {
         let (start, mut planned) = (Instant::now(), Duration::ZERO);
         for (i, run) in runs.iter().enumerate() {
             if interrupted() {
@@ -119,7 +119,7 @@ impl<'a> Harness<'a> {
         }
         self.end_sides().map_err(io::Error::other)?;
         terrace_output::print_line!("{} runs refused, {} marked", self.refused, self.marked)?;
-        Ok(i32::from(self.refused > 0 || interrupted()))
+        Ok(u8::from(self.refused > 0 || interrupted()))
     }
 
     /// Executes one run and records it. Returns its line for the terminal, or nothing if a signal ended it.

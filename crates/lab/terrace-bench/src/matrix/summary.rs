@@ -2,8 +2,7 @@
 
 use super::spec::{LoadKind, Spec, SystemSpec};
 use super::targets::{self, TargetResult};
-use crate::compare::sources::{self, Selection};
-use crate::compare::{Format, compare, show};
+use crate::compare::{Compare, Format, compare, show, sources};
 use crate::format::{markdown_table, short};
 use crate::raw::{Results, Run};
 use std::fs;
@@ -62,15 +61,16 @@ fn baseline(spec: &Spec) -> &SystemSpec {
 
 /// Each system against the baseline.
 fn tables(spec: &Spec, raw: &Path) -> String {
-    let asked = Selection {
+    let asked = Compare {
+        files: vec![raw.to_path_buf()],
         factor: Some("system".into()),
         baseline: Some(baseline(spec).name.clone()),
-        metrics: custom_metrics(spec),
+        metric: custom_metrics(spec),
         pair: spec.is_paired().then(|| "repetition".into()),
         confidence: 0.95,
-        ..Selection::default()
+        ..Compare::default()
     };
-    let loaded = sources::load(&[raw.to_path_buf()], &asked);
+    let loaded = sources::load(&asked);
     match loaded.and_then(|loaded| compare(&loaded.rows, &loaded.question)) {
         Ok(answer) => show::show(&answer, Format::Markdown),
         Err(why) => format!("No comparison: {why}\n"),
