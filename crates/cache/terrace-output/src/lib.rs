@@ -101,6 +101,11 @@ pub fn write_whole(path: &Path, text: &str) -> io::Result<()> {
     })
 }
 
+/// Puts the name of a file before an error.
+pub fn named(path: &Path) -> impl Fn(io::Error) -> io::Error + Copy {
+    move |e| io::Error::new(e.kind(), format!("{}: {e}", path.display()))
+}
+
 fn unwritten(what: impl fmt::Display, e: io::Error) -> io::Error {
     io::Error::new(e.kind(), format!("{what}: {e} (make room, or name another file)"))
 }

@@ -11,6 +11,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// Environment variable with a step's group, as JSON: a loop reads the group's CPU time around its timed
+/// part.
+pub const GROUP: &str = "TERRACE_BENCH_GROUP";
+
 /// The machine's control group interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Version {
@@ -61,6 +65,11 @@ pub struct Memory {
 }
 
 impl Group {
+    /// The group of this process's step.
+    pub fn of_step() -> Option<Group> {
+        std::env::var(GROUP).ok().and_then(|json| serde_json::from_str(&json).ok())
+    }
+
     /// Control files that take a process id; writing "0" moves the writer.
     pub fn procs_files(&self) -> Vec<PathBuf> {
         self.dirs().iter().map(|d| d.join("cgroup.procs")).collect()

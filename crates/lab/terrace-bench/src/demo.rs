@@ -14,6 +14,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
+use terrace_output::named;
 
 /// Options of `demo`.
 #[derive(Clone, Debug, Args)]
@@ -47,7 +48,7 @@ pub struct Demo {
 
 /// A directory for this run, removed at the end.
 fn work_dir(options: &Demo, cleanup: &mut Cleanup) -> io::Result<PathBuf> {
-    let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", options.dir.display()));
+    let named = named(&options.dir);
     let work =
         options.dir.canonicalize().map_err(named)?.join(format!("terrace-demo-{}", std::process::id()));
     cleanup.note(Setup::Path(work.clone()))?;
@@ -94,8 +95,7 @@ pub fn run(options: &Demo) -> io::Result<()> {
     terrace_output::signals::catch();
     let mut cleanup = Cleanup::open(&options.state)?;
     cleanup.note(Setup::Group(system::group_name()))?;
-    let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", options.on.display()));
-    let dir = options.on.canonicalize().map_err(named)?;
+    let dir = options.on.canonicalize().map_err(named(&options.on))?;
     let work = work_dir(options, &mut cleanup)?;
     if work.starts_with(&dir) {
         let why = format!("{} lies in {}: name another place with --dir", work.display(), dir.display());

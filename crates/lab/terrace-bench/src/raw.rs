@@ -192,7 +192,8 @@ fn whole_lines(bytes: &[u8]) -> usize {
     bytes.iter().rposition(|&b| b == b'\n').map_or(0, |at| at + 1)
 }
 
-fn error(path: &Path, line: Option<usize>, fault: impl Into<String>, cure: &str) -> Error {
+/// An error of a file of results.
+pub(crate) fn error(path: &Path, line: Option<usize>, fault: impl Into<String>, cure: &str) -> Error {
     let at = line.map(|number| At::Line(number as u64));
     Error { file: path.display().to_string(), at, fault: fault.into(), cure: cure.into() }
 }

@@ -314,8 +314,7 @@ impl<'a> CompressedSim<'a> {
         let has_ghost = policy.shadow().is_some();
         let mut balancer = TierBalancer::new(setup.prices.costs);
         balancer.set_limits(share(*setup.percent.start())..=share(*setup.percent.end()), chunks);
-        let mut pool = Pool::new(policy, setup.budget, Mode::Sampled { batch: BATCH });
-        pool.make_known(ids_max);
+        let pool = Pool::new(policy, ids_max, setup.budget, Mode::Sampled { batch: BATCH });
         let mut sim = CompressedSim {
             pool,
             compressed: CompressedPool::new(setup.budget, setup.ratio),

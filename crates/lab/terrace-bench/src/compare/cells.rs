@@ -156,13 +156,20 @@ pub fn compare(rows: &[Row], question: &Question) -> Result<Comparison, String> 
 
 /// The distinct values, in the order of first occurrence.
 pub fn distinct<'a>(values: impl Iterator<Item = &'a str>) -> Vec<String> {
-    let mut all: Vec<String> = Vec::new();
-    for value in values {
-        if !all.iter().any(|v| v == value) {
-            all.push(value.to_string());
+    grouped(values.map(|value| (value, ()))).into_iter().map(|(value, _)| value.to_string()).collect()
+}
+
+/// Items by key, in the order of first occurrence.
+pub fn grouped<K: Ord + Clone, T>(items: impl Iterator<Item = (K, T)>) -> Vec<(K, Vec<T>)> {
+    let (mut groups, mut places): (Vec<(K, Vec<T>)>, _) = (Vec::new(), BTreeMap::new());
+    for (key, item) in items {
+        let at = *places.entry(key.clone()).or_insert(groups.len());
+        if at == groups.len() {
+            groups.push((key, Vec::new()));
         }
+        groups[at].1.push(item);
     }
-    all
+    groups
 }
 
 fn check(rows: &[Row], question: &Question) -> Result<(), String> {
@@ -260,23 +267,12 @@ fn absent(values: &[String], groups: &[Group]) -> Vec<String> {
 const CELLS_NAMED_MAX: usize = 4;
 
 fn groups<'a>(rows: &[&'a Row], question: &Question) -> Vec<Group<'a>> {
-    let mut groups: Vec<Group> = Vec::new();
-    let mut places = BTreeMap::new();
-    for row in rows {
-        let value = |name: &String| (name.clone(), row.column(name).unwrap_or_default().to_string());
-        let cell: Vec<(String, String)> = question.by.iter().map(value).collect();
-        let at = *places.entry(cell.clone()).or_insert_with(|| {
-            groups.push(Group { cell, sides: Vec::new() });
-            groups.len() - 1
-        });
-        let value = row.column(&question.factor).unwrap_or_default();
-        let sides = &mut groups[at].sides;
-        match sides.iter_mut().find(|(v, _)| *v == value) {
-            Some((_, rows)) => rows.push(row),
-            None => sides.push((value, vec![row])),
-        }
-    }
-    groups
+    let value = |row: &'a Row, name: &str| row.column(name).unwrap_or_default();
+    let column = |row: &'a Row, name: &String| (name.clone(), value(row, name).to_string());
+    let cell = |row: &'a Row| question.by.iter().map(|name| column(row, name)).collect::<Vec<_>>();
+    let sides = |rows: Vec<&'a Row>| grouped(rows.into_iter().map(|row| (value(row, &question.factor), row)));
+    let cells = grouped(rows.iter().map(|row| (cell(row), *row)));
+    cells.into_iter().map(|(cell, rows)| Group { cell, sides: sides(rows) }).collect()
 }
 
 fn compare_group(group: &Group, question: &Question, answer: &mut Comparison) {

@@ -53,17 +53,12 @@ const SHOWN: [&[&str]; 4] = [
     &["miss_ratio", "device_reads_per_op"],
 ];
 
-/// The default metrics among those present.
-pub fn shown(there: &[String]) -> Vec<String> {
+/// The default choice: the default metrics present, otherwise all.
+pub fn usual(there: &[String]) -> Vec<String> {
     let first = |names: &&[&str]| {
         names.iter().find(|name| there.iter().any(|t| t == **name)).map(|n| (*n).to_string())
     };
-    SHOWN.iter().filter_map(first).collect()
-}
-
-/// The default choice: the default metrics present, otherwise all.
-pub fn usual(there: &[String]) -> Vec<String> {
-    let chosen = shown(there);
+    let chosen: Vec<String> = SHOWN.iter().filter_map(first).collect();
     if chosen.is_empty() { there.to_vec() } else { chosen }
 }
 

@@ -17,7 +17,6 @@ use crate::raw;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
-use terrace_api::capture::{At, Error};
 
 /// Maximum size of a file, bytes.
 const FILE_BYTES_MAX: u64 = 1 << 30;
@@ -178,8 +177,7 @@ fn other_machine(files: &[File], paths: &[PathBuf]) -> Option<String> {
 }
 
 fn fault(path: &Path, line: Option<usize>, fault: impl Into<String>, cure: &str) -> String {
-    let at = line.map(|line| At::Line(line as u64));
-    Error { file: path.display().to_string(), at, fault: fault.into(), cure: cure.into() }.to_string()
+    raw::error(path, line, fault, cure).to_string()
 }
 
 /// A directory of a run stands for its raw results.

@@ -4,6 +4,7 @@
 use super::spec::{Access, Expect, LoadKind, LoadSpec, Spec, SystemKind, block_bytes, distribution};
 use crate::content::Content;
 use crate::fio::{Job, random_options};
+use crate::format::name_of;
 use crate::machine;
 use crate::pages::{self, MIB};
 use crate::steps::Step;
@@ -92,7 +93,7 @@ impl<'a> Load<'a> {
 
     /// Name of its data file.
     pub fn file(&self) -> Option<String> {
-        self.file_mib.map(|mib| format!("{}-{mib}", self.content.name()))
+        self.file_mib.map(|mib| format!("{}-{mib}", name_of(self.content)))
     }
 
     /// MiB that the load writes, for which the device must have room.
@@ -135,7 +136,7 @@ impl<'a> Load<'a> {
     pub fn warm_steps(&self, setting: &Setting<'_>) -> Vec<Step> {
         let mut steps = Vec::new();
         if let (Some(Expect::Hits), Some(file), false) = (self.spec.expect, self.file(), setting.direct) {
-            let fill = [("file", format!("{{dir}}/{file}")), ("content", self.content.name().into())];
+            let fill = [("file", format!("{{dir}}/{file}")), ("content", name_of(self.content))];
             let fill = worker_step(setting.places, "fill", "fill", &fill);
             steps.push(fill.until_hits(self.file_mib.unwrap_or(0) * MIB));
         }
@@ -180,7 +181,7 @@ impl<'a> Load<'a> {
             ("ramp-s", ramp_s.to_string()),
             ("seconds", self.measure_s.to_string()),
             ("seed", setting.seed.to_string()),
-            ("content", self.content.name().to_string()),
+            ("content", name_of(self.content)),
         ];
         let Some(hybrid) = setting.hybrid else {
             options.push(("direct", u8::from(setting.direct).to_string()));
@@ -206,7 +207,7 @@ impl<'a> Load<'a> {
                 let options = [
                     ("file", format!("{{dir}}/{file}")),
                     ("pages", PAGES_CHECKED.to_string()),
-                    ("content", self.content.name().to_string()),
+                    ("content", name_of(self.content)),
                 ];
                 let verify = worker_step(setting.places, VERIFY, "verify", &options);
                 if setting.two_paths {
@@ -222,7 +223,7 @@ impl<'a> Load<'a> {
 
     /// Reads one page, so that fio's text is loaded before the measurement of cold reads.
     fn text_step(&self, direct: bool) -> Step {
-        let (engine, file) = (self.spec.engine.name(), self.data_file());
+        let (engine, file) = (&name_of(self.spec.engine), self.data_file());
         let more = if direct { vec!["--direct=1".into()] } else { Vec::new() };
         let job =
             Job { engine, rw: "read", bs: "4k", file: &file, size: pages::PAGE as u64, seconds: 0, more };
@@ -269,7 +270,7 @@ impl<'a> Load<'a> {
         }
         let cpus = machine::cpus().to_string();
         more.extend(self.spec.options.iter().map(|option| option.replace("{cpus}", &cpus)));
-        let (engine, rw, bs) = (self.spec.engine.name(), self.spec.rw.name(), self.spec.bs.as_str());
+        let (engine, rw, bs) = (&name_of(self.spec.engine), &name_of(self.spec.rw), self.spec.bs.as_str());
         Step::new(name, Job { engine, rw, bs, file, size, seconds, more }.argv())
     }
 
@@ -313,7 +314,7 @@ impl<'a> Load<'a> {
             ("{memory_mib}", setting.memory_mib.to_string()),
             ("{here}", setting.here.display().to_string()),
             ("{bench}", setting.places.bench.display().to_string()),
-            ("{content}", self.content.name().to_string()),
+            ("{content}", name_of(self.content)),
             ("{direct}", u8::from(setting.direct).to_string()),
             ("{jobs}", self.jobs.to_string()),
             ("{pattern}", self.pattern.to_string()),

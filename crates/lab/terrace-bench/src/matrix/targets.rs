@@ -1,6 +1,7 @@
 //! Targets of a matrix: bounds of ratios, and the measured ratios.
 
 use super::spec::{Spec, TargetSpec};
+use crate::compare::cells::grouped;
 use crate::compare::{CellComparison, Outcome, Question, Row, compare};
 use crate::format::markdown_table;
 use crate::raw::Run;
@@ -36,11 +37,11 @@ pub fn evaluate(spec: &Spec, runs: &[Run]) -> Vec<TargetResult> {
 
 fn evaluate_target(spec: &Spec, target: &TargetSpec, runs: &[Run]) -> Vec<TargetResult> {
     let wanted = |wanted: &Option<String>, found: &str| wanted.as_ref().is_none_or(|name| name == found);
-    let concerned: Vec<&Run> = runs
+    let concerned = runs
         .iter()
         .filter(|run| run.system == target.system || !target.alone && run.system == target.baseline)
         .filter(|run| wanted(&target.load, &run.load) && wanted(&target.pattern, &run.pattern))
-        .collect();
+        .map(|run| ((&run.load, &run.pattern, run.jobs), run));
     let question = Question {
         factor: "system".into(),
         baseline: target.baseline.clone(),
@@ -50,7 +51,7 @@ fn evaluate_target(spec: &Spec, target: &TargetSpec, runs: &[Run]) -> Vec<Target
         confidence: 0.95,
     };
     let mut evaluated = Vec::new();
-    for cell in by_cell(concerned) {
+    for (_, cell) in grouped(concerned) {
         if target.where_hits && !hits_dominate(&cell) {
             continue;
         }
@@ -94,19 +95,6 @@ fn evaluate_alone(target: &TargetSpec, cell: &[&Run]) -> TargetResult {
 /// The cell of a run as text.
 fn told(run: &Run) -> String {
     format!("{}, {}, {} jobs", run.load, run.pattern, run.jobs)
-}
-
-/// Runs by cell, in the order of first occurrence.
-fn by_cell(runs: Vec<&Run>) -> Vec<Vec<&Run>> {
-    let key = |run: &Run| (run.load.clone(), run.pattern.clone(), run.jobs);
-    let mut cells: Vec<Vec<&Run>> = Vec::new();
-    for run in runs {
-        match cells.iter_mut().find(|cell| key(cell[0]) == key(run)) {
-            Some(cell) => cell.push(run),
-            None => cells.push(vec![run]),
-        }
-    }
-    cells
 }
 
 fn hits_dominate(cell: &[&Run]) -> bool {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use terrace_api::capture::Options;
-use terrace_output::{Progress, print};
+use terrace_output::{Progress, named, print};
 use terrace_sim::cells::Size;
 use terrace_sim::gates::{self, Gate, Group};
 use terrace_sim::kernel;
@@ -73,7 +73,7 @@ pub(crate) fn run(options: &Gates) -> io::Result<u8> {
 }
 
 fn traces(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", dir.display()));
+    let named = named(dir);
     let mut traces = Vec::new();
     for entry in std::fs::read_dir(dir).map_err(named)? {
         let path = entry.map_err(named)?.path();
