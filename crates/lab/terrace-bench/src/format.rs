@@ -18,7 +18,7 @@ pub fn short(v: f64) -> String {
     }
 }
 
-/// The name of a variant in a matrix.
+/// The name of a variant in a matrix, or in JSON.
 pub fn name_of(variant: impl Serialize) -> String {
     serde_json::to_value(variant).ok().and_then(|name| Some(name.as_str()?.to_owned())).expect("a plain enum")
 }

@@ -391,31 +391,21 @@ mod tests {
         Content::Incompressible.make_file(&file, 1 << 20, 6).unwrap();
         let o = Hits { file: file.clone(), bs: PAGE, ops: 10, common: common() };
         assert!(hits(&o).is_err(), "another seed's content");
-        let mut fill = Buffer::new(1 << 20);
-        Reader::open(&file, false).unwrap().fill(&Common { data_seed: 6, ..common() }, &mut fill).unwrap();
+        let six = Common { data_seed: 6, ..common() };
+        let fill = || Reader::open(&file, false).unwrap().fill(&six, &mut Buffer::new(1 << 20));
+        fill().unwrap();
         let o = Misses { file: file.clone(), ops: 257, direct: 0, common: common() };
         assert!(misses(&o).unwrap_err().to_string().contains("only 256 pages"));
         let mut data = std::fs::read(&file).unwrap();
         data.swap(0, PAGE);
         std::fs::write(&file, &data).unwrap();
-        assert!(
-            Reader::open(&file, false)
-                .unwrap()
-                .fill(&Common { data_seed: 6, ..common() }, &mut fill)
-                .is_err()
-        );
+        assert!(fill().is_err());
         data.swap(0, PAGE);
         data.swap(PAGE, 2 * PAGE);
         std::fs::write(&file, &data).unwrap();
-        let why = Reader::open(&file, false)
-            .unwrap()
-            .fill(&Common { data_seed: 6, ..common() }, &mut fill)
-            .unwrap_err();
-        assert!(
-            why.to_string().contains("WRONG DATA in 2 reads"),
-            "not only the first page of a piece: {why}"
-        );
-        let o = Misses { file, ops: 256, direct: 0, common: Common { data_seed: 6, ..common() } };
+        let why = fill().unwrap_err().to_string();
+        assert!(why.contains("WRONG DATA in 2 reads"), "not only the first page of a piece: {why}");
+        let o = Misses { file: file.clone(), ops: 256, direct: 0, common: six.clone() };
         assert!(misses(&o).unwrap_err().to_string().contains("WRONG DATA in 2 reads"));
     }
 }

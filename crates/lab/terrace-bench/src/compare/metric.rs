@@ -68,20 +68,11 @@ mod tests {
 
     #[test]
     fn which_way() {
-        for name in
-            ["throughput_mib_s", "iops", "mib_per_s", "reads_per_s", "hit_share", "bw_KiB/s", "Throughput"]
-        {
+        for name in "throughput_mib_s iops mib_per_s reads_per_s hit_share bw_KiB/s Throughput".split(' ') {
             assert_eq!(Better::of(name), Better::Higher, "{name}");
         }
-        for name in [
-            "p99_us",
-            "p999_us",
-            "latency_us_p99",
-            "cpu_us_per_op",
-            "miss_ratio",
-            "cpu_ns_per_read",
-            "wall_s",
-        ] {
+        for name in "p99_us p999_us latency_us_p99 cpu_us_per_op miss_ratio cpu_ns_per_read wall_s".split(' ')
+        {
             assert_eq!(Better::of(name), Better::Lower, "{name}");
         }
         for name in ["number", "memory_max_mib", "bogus", "value", ""] {

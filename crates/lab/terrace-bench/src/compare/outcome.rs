@@ -2,6 +2,7 @@
 //! of pairs.
 
 use super::metric::Better;
+use crate::format::name_of;
 use crate::stats::{self, Interval};
 use serde::Serialize;
 
@@ -58,17 +59,8 @@ pub enum Verdict {
 
 impl Verdict {
     /// Text for a table.
-    pub fn text(self) -> &'static str {
-        match self {
-            Verdict::NoSignificance => "no significance",
-            Verdict::Better => "better",
-            Verdict::Worse => "worse",
-            Verdict::Higher => "higher",
-            Verdict::Lower => "lower",
-            Verdict::Identical => "identical",
-            Verdict::DifferentWithoutVariance => "different without variance",
-            Verdict::TooFew => "too few runs",
-        }
+    pub fn text(self) -> String {
+        if self == Verdict::TooFew { "too few runs".into() } else { name_of(self).replace('_', " ") }
     }
 
     /// The verdict of an outcome, by the direction of its metric.

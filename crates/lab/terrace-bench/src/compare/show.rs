@@ -116,7 +116,7 @@ fn in_box(cell: &CellComparison) -> Vec<String> {
                 if cell.verdict == Verdict::NoSignificance { Some("no significance".into()) } else { share };
             [means, interval(difference)].into_iter().chain(last).collect()
         }
-        Outcome::Constant { .. } => vec![means, cell.verdict.text().into()],
+        Outcome::Constant { .. } => vec![means, cell.verdict.text()],
         Outcome::TooFew => vec![means, format!("{} and {} runs", cell.baseline.runs, cell.candidate.runs)],
     }
 }
@@ -140,7 +140,7 @@ fn words(cell: &CellComparison) -> [String; 8] {
     let marked = cell.baseline.marked + cell.candidate.marked;
     let marks = if marked > 0 { format!(" ({marked} marked)") } else { String::new() };
     let runs = format!("{}, {}{marks}", cell.baseline.runs, cell.candidate.runs);
-    let verdict = cell.verdict.text().to_string();
+    let verdict = cell.verdict.text();
     match &cell.outcome {
         Outcome::Tested { difference, percent, t, df, p } => [
             name,
@@ -265,7 +265,7 @@ fn csv_line(cell: &CellComparison) -> Vec<String> {
         Outcome::TooFew => ([None; 3], [None; 3], [None; 3]),
     };
     line.extend([difference, percent, rest].into_iter().flatten().map(value));
-    line.push(cell.verdict.text().into());
+    line.push(cell.verdict.text());
     line
 }
 

@@ -3,7 +3,7 @@
 
 use super::spec::{Access, Expect, LoadKind, LoadSpec, Spec, SystemKind, block_bytes, distribution};
 use crate::content::Content;
-use crate::fio::{Job, random_options};
+use crate::fio::random_options;
 use crate::format::name_of;
 use crate::machine;
 use crate::pages::{self, MIB};
@@ -223,11 +223,10 @@ impl<'a> Load<'a> {
 
     /// Reads one page, so that fio's text is loaded before the measurement of cold reads.
     fn text_step(&self, direct: bool) -> Step {
-        let (engine, file) = (&name_of(self.spec.engine), self.data_file());
         let more = if direct { vec!["--direct=1".into()] } else { Vec::new() };
-        let job =
-            Job { engine, rw: "read", bs: "4k", file: &file, size: pages::PAGE as u64, seconds: 0, more };
-        Step::new("text", job.argv())
+        let (rw, bs, options) = (Access::Read, "4k".into(), Vec::new());
+        let spec = &LoadSpec { rw, bs, options, ..self.spec.clone() };
+        Load { spec, ..*self }.fio("text", &self.data_file(), pages::PAGE as u64, 0, more)
     }
 
     fn data_file(&self) -> String {
@@ -257,21 +256,38 @@ impl<'a> Load<'a> {
         self.fio(name, &self.data_file(), bytes, if self.once() { 0 } else { seconds }, more)
     }
 
-    fn fio(&self, name: &str, file: &str, size: u64, seconds: u64, mut more: Vec<String>) -> Step {
+    /// A fio command on a file; `seconds` 0: one pass over it.
+    fn fio(&self, name: &str, file: &str, size: u64, seconds: u64, more: Vec<String>) -> Step {
+        let mut argv = vec![
+            "fio".to_string(),
+            "--name=bench".into(),
+            "--output-format=json".into(),
+            "--group_reporting=1".into(),
+            format!("--ioengine={}", name_of(self.spec.engine)),
+            format!("--rw={}", name_of(self.spec.rw)),
+            format!("--bs={}", self.spec.bs),
+            format!("--filename={{dir}}/{file}"),
+            format!("--size={size}"),
+            // Otherwise fio would drop the file's cached pages at its start, and the warm-up would be lost.
+            "--invalidate=0".into(),
+            "--create_on_open=1".into(),
+        ];
+        if seconds > 0 {
+            argv.extend(["--time_based=1".into(), format!("--runtime={seconds}")]);
+        }
         if name == MEASURE {
             // Before options of the matrix, which may start another job.
-            let logs = [
+            argv.extend([
                 format!("--write_bw_log={MEASURE}"),
                 "--per_job_logs=0".into(),
                 format!("--log_avg_msec={SERIES_MS}"),
                 "--percentile_list=50:75:90:95:99:99.5:99.9:99.99".into(),
-            ];
-            more.splice(0..0, logs);
+            ]);
         }
         let cpus = machine::cpus().to_string();
-        more.extend(self.spec.options.iter().map(|option| option.replace("{cpus}", &cpus)));
-        let (engine, rw, bs) = (&name_of(self.spec.engine), &name_of(self.spec.rw), self.spec.bs.as_str());
-        Step::new(name, Job { engine, rw, bs, file, size, seconds, more }.argv())
+        argv.extend(more);
+        argv.extend(self.spec.options.iter().map(|option| option.replace("{cpus}", &cpus)));
+        Step::new(name, argv)
     }
 
     /// Common options of warm-up and measurement.

@@ -50,46 +50,39 @@ fn evaluate_target(spec: &Spec, target: &TargetSpec, runs: &[Run]) -> Vec<Target
         pair: Some("repetition".into()),
         confidence: 0.95,
     };
+    let result =
+        |cell: String, ratio, verdict: String| TargetResult { cell, target: target.text(), ratio, verdict };
     let mut evaluated = Vec::new();
     for (_, cell) in grouped(concerned) {
         if target.where_hits && !hits_dominate(&cell) {
             continue;
         }
-        if target.alone {
-            evaluated.push(evaluate_alone(target, &cell));
-            continue;
-        }
-        let rows: Vec<Row> = cell.iter().map(|run| Row::from(*run)).collect();
-        let answer = compare(&rows, &question);
-        let found = answer.as_ref().ok().and_then(|answer| answer.cells.first()).and_then(ratio);
-        let verdict = match (&found, answer) {
-            (Some(ratio), _) => target.verdict(ratio).to_string(),
-            (None, Err(why)) => format!("NOT MEASURED: {why}"),
-            (None, Ok(_)) => "NOT MEASURED: an interval needs two good pairs".into(),
+        let found = if target.alone { alone(target, &cell) } else { of_pairs(&question, &cell) };
+        let verdict = match &found {
+            Ok(found) => target.verdict(found).into(),
+            Err(why) => format!("NOT MEASURED: {why}"),
         };
-        let cell = told(cell[0]);
-        evaluated.push(TargetResult { cell, target: target.text(), ratio: found, verdict });
+        evaluated.push(result(told(cell[0]), found.ok(), verdict));
     }
     if evaluated.is_empty() && !target.where_hits && !spec.load.is_empty() {
         let cell = target.load.clone().unwrap_or_else(|| "all".into());
-        evaluated.push(TargetResult {
-            cell,
-            target: target.text(),
-            ratio: None,
-            verdict: "NOT MEASURED: no run".into(),
-        });
+        evaluated.push(result(cell, None, "NOT MEASURED: no run".into()));
     }
     evaluated
 }
 
-/// Evaluates a bound of the metric itself.
-fn evaluate_alone(target: &TargetSpec, cell: &[&Run]) -> TargetResult {
+/// The ratio of a cell's systems.
+fn of_pairs(question: &Question, cell: &[&Run]) -> Result<Interval, String> {
+    let rows: Vec<Row> = cell.iter().map(|run| Row::from(*run)).collect();
+    let answer = compare(&rows, question)?;
+    answer.cells.first().and_then(ratio).ok_or_else(|| "an interval needs two good pairs".into())
+}
+
+/// The metric itself.
+fn alone(target: &TargetSpec, cell: &[&Run]) -> Result<Interval, String> {
     let good = cell.iter().filter(|run| run.refused.is_none());
     let values: Vec<f64> = good.filter_map(|run| run.metrics.get(&target.metric).copied()).collect();
-    let found = mean_interval(&values, 0.95);
-    let verdict =
-        found.as_ref().map_or("NOT MEASURED: an interval needs two good runs", |found| target.verdict(found));
-    TargetResult { cell: told(cell[0]), target: target.text(), ratio: found, verdict: verdict.into() }
+    mean_interval(&values, 0.95).ok_or_else(|| "an interval needs two good runs".into())
 }
 
 /// The cell of a run as text.

@@ -115,19 +115,8 @@ pub(super) fn compute_all(
 }
 
 pub(super) fn table(cells: &[Cell]) -> String {
-    let head = [
-        ("ratio", 7),
-        ("misses", 9),
-        ("below", 8),
-        ("compr.", 9),
-        ("promoted", 9),
-        ("h/c", 7),
-        ("tier: mean", 13),
-        ("end", 13),
-        ("moves/turns", 11),
-        ("us", 8),
-        ("time", 8),
-    ];
+    let words = "ratio,misses,below,compr.,promoted,h/c,tier: mean,end,moves/turns,us,time";
+    let head: Vec<_> = words.split(',').zip([7, 9, 8, 9, 9, 7, 13, 13, 11, 8, 8]).collect();
     tiers::table(cells, &head, |cell| {
         let Columns { outcome, miss_ratio, hits_per_compression, tier_share_mean, tier_share_end, .. } =
             &cell.more;

@@ -190,10 +190,8 @@ pub(super) fn compute_all(
 
 /// Counts as shares of the requests.
 pub(super) fn table(cells: &[Cell]) -> String {
-    let words =
-        ["device", "DRAM", "compr.", "device", "source", "demoted", "again", "MiB", "ampl.", "us", "time"];
-    let widths = [10, 8, 8, 8, 8, 9, 8, 9, 7, 9, 8];
-    let head: Vec<_> = words.into_iter().zip(widths).collect();
+    let words = "device,DRAM,compr.,device,source,demoted,again,MiB,ampl.,us,time";
+    let head: Vec<_> = words.split(',').zip([10, 8, 8, 8, 8, 9, 8, 9, 7, 9, 8]).collect();
     tiers::table(cells, &head, |cell| {
         let c = &cell.more;
         format!(
