@@ -7,7 +7,6 @@
 mod feed;
 mod model;
 mod screen;
-mod signals;
 mod web;
 
 use std::io::{self, IsTerminal};
@@ -17,18 +16,20 @@ use std::time::{Duration, Instant};
 
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use terrace_output::signals::{self, interrupted};
 
 use crate::cli;
 use crate::commands;
 use crate::error::{Failure, Result};
+use feed::{SILENCE_MAX, TICK};
 use model::{Snapshot, View};
-use signals::{SILENCE_MAX, TICK, catch_signals, interrupted};
 
 /// Shows a mount until the user quits, or the mount is gone.
 pub(crate) fn top(args: &cli::Top) -> Result<ExitCode> {
     let every = interval(args.interval)?;
     let mnt = feed::choose(args.mnt.as_deref())?;
-    catch_signals();
+    // So that the terminal is restored before the end.
+    signals::catch();
     if args.http.is_some() {
         return web::serve(mnt, args, every);
     }

@@ -1,15 +1,40 @@
-//! Output of the programs (`terrace-bench`, `terrace-sim`, partly `terrace`): complete or not at all; and a
-//! progress line.
-#![forbid(unsafe_code)]
+//! The common part of the programs (`terrace-bench`, `terrace-sim`, partly `terrace`): output, complete or not
+//! at all; a progress line; signals.
 
 mod progress;
+pub mod signals;
 
 pub use progress::Progress;
 
+use clap::Parser;
+use clap::error::ErrorKind;
 use std::fmt;
 use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
+use std::process::ExitCode;
+
+/// The main function of the program `name`. A wrong use or a failed command prints one line, with exit code
+/// 2.
+pub fn main<C: Parser>(name: &str, run: impl FnOnce(C) -> io::Result<u8>) -> ExitCode {
+    let failed = |e: io::Error| {
+        error_line!("{name}: {e}");
+        ExitCode::from(2)
+    };
+    let e = match C::try_parse() {
+        Ok(cli) => return run(cli).map_or_else(failed, ExitCode::from),
+        Err(e) => e,
+    };
+    let text = e.render();
+    if !e.use_stderr() || e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        let code = ExitCode::from(e.exit_code() as u8);
+        return print(&styled(&text, text.ansi())).map_or_else(failed, |()| code);
+    }
+    let text = text.to_string();
+    let why = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
+    let why = why.split_whitespace().collect::<Vec<_>>().join(" ");
+    failed(io::Error::other(format!("{why} (see `{name} --help`)")))
+}
 
 /// Prints all at once; a closed pipe (`| head`) is no error.
 ///
@@ -74,6 +99,11 @@ pub fn write_whole(path: &Path, text: &str) -> io::Result<()> {
         let _ = fs::remove_file(&unfinished);
         named(e)
     })
+}
+
+/// Puts the name of a file before an error.
+pub fn named(path: &Path) -> impl Fn(io::Error) -> io::Error + Copy {
+    move |e| io::Error::new(e.kind(), format!("{}: {e}", path.display()))
 }
 
 fn unwritten(what: impl fmt::Display, e: io::Error) -> io::Error {

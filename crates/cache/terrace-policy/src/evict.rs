@@ -165,7 +165,7 @@ pub trait Evict: Send + fmt::Debug {
 
     /// The only clock, in milliseconds; it never decreases. It stamps generations. Only `mglru-fg` decides by
     /// it, when it opens one. The simulator has no time.
-    fn set_time(&mut self, now_ms: u64);
+    fn set_time(&mut self, _now_ms: u64) {}
 
     /// One access to a resident page, reported at once. The engine never calls this, for it has the touch
     /// table. The simulator's exact mode calls it *in addition* to raising the count in the table. A policy

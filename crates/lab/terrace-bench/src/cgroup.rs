@@ -16,6 +16,10 @@ use terrace_system::{count, number, proc};
 /// Where control groups are mounted.
 const ROOT: &str = "/sys/fs/cgroup";
 
+/// Environment variable with a step's group, as JSON: a loop reads the group's CPU time around its timed
+/// part.
+pub const GROUP: &str = "TERRACE_BENCH_GROUP";
+
 /// Directories of a group; can be handed to another process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Group {
@@ -41,10 +45,8 @@ pub(crate) struct Throttle {
 }
 
 /// Counters of the group's memory controller.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Memory {
-    /// Bytes charged now.
-    pub(crate) usage: u64,
     /// Peak of the charged bytes.
     pub(crate) usage_max: u64,
     /// Number of times the limit was hit (and memory was reclaimed).
@@ -59,6 +61,11 @@ pub struct Memory {
 }
 
 impl Group {
+    /// The group of this process's step.
+    pub fn of_step() -> Option<Group> {
+        std::env::var(GROUP).ok().and_then(|json| serde_json::from_str(&json).ok())
+    }
+
     /// The directories of a group below `root`; made on request.
     fn at(root: &Path, name: &str, make: bool) -> io::Result<Group> {
         let name = Path::new(name);
@@ -96,11 +103,6 @@ impl Group {
         text.unwrap_or_default().lines().flat_map(str::parse).collect()
     }
 
-    #[cfg(test)]
-    pub(crate) fn limits_memory(&self) -> bool {
-        self.memory.is_some()
-    }
-
     /// CPU time of all processes that were ever in the group.
     pub(crate) fn cpu_ns(&self) -> Option<u64> {
         let dir = self.cpu.as_ref()?;
@@ -129,7 +131,6 @@ impl Group {
         let peak = number(&group.file("memory.max_usage_in_bytes", "memory.peak"));
         let file_pages = of("total_cache", "file").saturating_sub(of("total_shmem", "shmem"));
         Some(Memory {
-            usage,
             usage_max: peak.ok().flatten().unwrap_or(usage),
             limit_hits: group.met().unwrap_or(0),
             oom_kills: group.kills().ok().flatten().unwrap_or(0),
@@ -326,10 +327,6 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let put = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
         put("cpuacct.usage", "123456789\n");
-        put(
-            "blkio.throttle.io_service_bytes_recursive",
-            "254:0 Read 8192\n254:0 Write 5\n8:0 Read 4096\nTotal 12293\n",
-        );
         put("memory.usage_in_bytes", "1000\n");
         put("memory.max_usage_in_bytes", "2000\n");
         put("memory.failcnt", "3\n");
@@ -338,7 +335,7 @@ mod tests {
         let g = group(Version::V1, dir.path());
         assert_eq!(g.cpu_ns(), Some(123_456_789));
         let m = g.memory().unwrap();
-        assert_eq!((m.usage, m.usage_max, m.limit_hits, m.oom_kills, m.pinned), (1000, 2000, 3, 2, 900));
+        assert_eq!((m.usage_max, m.limit_hits, m.oom_kills, m.pinned), (2000, 3, 2, 900));
     }
 
     #[test]
@@ -384,7 +381,6 @@ mod tests {
         let owned = OwnedGroup::create_below(dir.path(), "g", Some(64 << 20)).unwrap();
         assert_eq!(fs::read_to_string(group.join("memory.max")).unwrap(), "67108864");
         assert_eq!(fs::read_to_string(dir.path().join("cgroup.subtree_control")).unwrap(), "+cpu");
-        assert!(owned.limits_memory());
         assert_eq!(owned.procs_files(), [group.join("cgroup.procs")], "one directory, once");
     }
 
@@ -400,7 +396,7 @@ mod tests {
         let g = group(Version::V2, dir.path());
         assert_eq!(g.cpu_ns(), Some(77_000));
         let m = g.memory().unwrap();
-        assert_eq!((m.usage, m.usage_max, m.limit_hits, m.oom_kills, m.pinned), (500, 800, 9, 1, 300));
+        assert_eq!((m.usage_max, m.limit_hits, m.oom_kills, m.pinned), (800, 9, 1, 300));
     }
 
     #[test]

@@ -31,28 +31,22 @@ const STAMP: usize = 32;
 const MAGIC: u64 = u64::from_le_bytes(*b"terrace!");
 
 impl Content {
-    /// Name in a matrix.
-    pub fn name(self) -> &'static str {
-        match self {
-            Content::Incompressible => "incompressible",
-            Content::Real => "real",
-        }
-    }
-
     /// Makes `path` a file of `bytes` (a multiple of the page) of this content, on stable storage. An
     /// existing file with the right length, ends and sample is kept.
     ///
     /// # Errors
     /// No room; a machine without files for the content.
     pub(crate) fn make_file(self, path: &Path, bytes: u64, seed: u64) -> io::Result<()> {
+        assert_eq!(bytes % PAGE as u64, 0);
+        if pages::is_made(path, bytes, seed, |first, data| self.check(seed, first, data))? {
+            return Ok(());
+        }
         match self {
-            Content::Incompressible => pages::make_file(path, bytes, seed),
-            Content::Real
-                if pages::is_made(path, bytes, seed, |first, data| self.check(seed, first, data))? =>
-            {
+            Content::Incompressible => write(path, bytes, |page, data| {
+                pages::fill(seed, page, data);
                 Ok(())
-            }
-            Content::Real => make_real(path, bytes, seed, Corpus::of_machine(seed)?),
+            }),
+            Content::Real => write_real(path, bytes, seed, Corpus::of_machine(seed)?),
         }
     }
 
@@ -95,13 +89,20 @@ fn check_stamp(seed: u64, page: u64, data: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-fn make_real(path: &Path, bytes: u64, seed: u64, mut corpus: Corpus) -> io::Result<()> {
-    assert_eq!(bytes % PAGE as u64, 0);
+fn write_real(path: &Path, bytes: u64, seed: u64, mut corpus: Corpus) -> io::Result<()> {
+    write(path, bytes, |page, data| {
+        corpus.fill(&mut data[STAMP..])?;
+        stamp(seed, page, data);
+        Ok(())
+    })
+}
+
+/// Writes a file of pages made by `fill`, on stable storage.
+fn write(path: &Path, bytes: u64, mut fill: impl FnMut(u64, &mut [u8]) -> io::Result<()>) -> io::Result<()> {
     let mut file = io::BufWriter::with_capacity(1 << 20, File::create(path)?);
     let mut data = [0u8; PAGE];
     for page in 0..bytes / PAGE as u64 {
-        corpus.fill(&mut data[STAMP..])?;
-        stamp(seed, page, &mut data);
+        fill(page, &mut data)?;
         file.write_all(&data)?;
     }
     file.into_inner()?.sync_all()
@@ -219,7 +220,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (from, path) = (dir.path().join("from"), dir.path().join("f"));
         fs::create_dir(&from).unwrap();
-        make_real(&path, 64 * PAGE as u64, 7, text_corpus(&from)).unwrap();
+        write_real(&path, 64 * PAGE as u64, 7, text_corpus(&from)).unwrap();
         let mut data = fs::read(&path).unwrap();
         let real = Content::Real;
         real.check(7, 0, &data).unwrap();
@@ -233,11 +234,24 @@ mod tests {
     }
 
     #[test]
+    fn a_file_is_made_once_and_made_again_when_wrong() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        let plain = Content::Incompressible;
+        plain.make_file(&path, 64 * PAGE as u64, 3).unwrap();
+        plain.check(3, 0, &fs::read(&path).unwrap()).unwrap();
+        let is_made = |seed| pages::is_made(&path, 64 * PAGE as u64, seed, |p, d| plain.check(seed, p, d));
+        assert_eq!((is_made(3).unwrap(), is_made(4).unwrap()), (true, false));
+        plain.make_file(&path, 32 * PAGE as u64, 4).unwrap();
+        plain.check(4, 0, &fs::read(&path).unwrap()).unwrap();
+    }
+
+    #[test]
     fn a_file_that_is_right_is_kept() {
         let dir = tempfile::tempdir().unwrap();
         let (from, path) = (dir.path().join("from"), dir.path().join("f"));
         fs::create_dir(&from).unwrap();
-        make_real(&path, 16 * PAGE as u64, 7, text_corpus(&from)).unwrap();
+        write_real(&path, 16 * PAGE as u64, 7, text_corpus(&from)).unwrap();
         let before = fs::read(&path).unwrap();
         Content::Real.make_file(&path, 16 * PAGE as u64, 7).unwrap();
         assert_eq!(fs::read(&path).unwrap(), before);

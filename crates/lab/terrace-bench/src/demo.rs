@@ -6,7 +6,6 @@
 use crate::format::{RED, UNDONE, plain_table, short};
 use crate::matrix::cleanup::{Cleanup, Setup};
 use crate::pages::MIB;
-use crate::signals;
 use crate::steps::Step;
 use crate::system::{self, Places, System};
 use clap::Args;
@@ -15,6 +14,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
+use terrace_output::named;
 
 /// Options of `demo`.
 #[derive(Clone, Debug, Args)]
@@ -48,7 +48,7 @@ pub struct Demo {
 
 /// A directory for this run, removed at the end.
 fn work_dir(options: &Demo, cleanup: &mut Cleanup) -> io::Result<PathBuf> {
-    let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", options.dir.display()));
+    let named = named(&options.dir);
     let work =
         options.dir.canonicalize().map_err(named)?.join(format!("terrace-demo-{}", std::process::id()));
     cleanup.note(Setup::Path(work.clone()))?;
@@ -87,16 +87,15 @@ struct Took {
     memory_mib: Option<f64>,
 }
 
-/// Runs both sides and prints the result; returns the exit code.
+/// Runs both sides and prints the result.
 ///
 /// # Errors
 /// A missing feature of the machine; a command that fails.
-pub fn run(options: &Demo) -> io::Result<i32> {
-    signals::catch();
+pub fn run(options: &Demo) -> io::Result<()> {
+    terrace_output::signals::catch();
     let mut cleanup = Cleanup::open(&options.state)?;
     cleanup.note(Setup::Group(system::group_name()))?;
-    let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", options.on.display()));
-    let dir = options.on.canonicalize().map_err(named)?;
+    let dir = options.on.canonicalize().map_err(named(&options.on))?;
     let work = work_dir(options, &mut cleanup)?;
     if work.starts_with(&dir) {
         let why = format!("{} lies in {}: name another place with --dir", work.display(), dir.display());
@@ -116,9 +115,7 @@ pub fn run(options: &Demo) -> io::Result<i32> {
             took[side].push(took_by(&run));
         }
     }
-    terrace_output::print(&table(&took))?;
-    terrace_output::print(&verdict(&took, io::stdout().is_terminal()))?;
-    Ok(0)
+    terrace_output::print(&(table(&took) + &verdict(&took, io::stdout().is_terminal())))
 }
 
 const NAMES: [&str; 2] = ["plain", "terrace"];

@@ -1,6 +1,7 @@
 //! Formatting of numbers and tables.
 
 use comfy_table::{Table, presets};
+use serde::Serialize;
 
 /// Terminal escape: red.
 pub(crate) const RED: &str = "\x1b[31m";
@@ -15,6 +16,11 @@ pub(crate) fn short(v: f64) -> String {
         a if a >= 1.0 => format!("{v:.2}"),
         _ => format!("{v:.3}"),
     }
+}
+
+/// The name of a variant in a matrix, or in JSON.
+pub fn name_of(variant: impl Serialize) -> String {
+    serde_json::to_value(variant).ok().and_then(|name| Some(name.as_str()?.to_owned())).expect("a plain enum")
 }
 
 /// A table without borders, columns two blanks apart.

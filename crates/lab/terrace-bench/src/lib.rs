@@ -31,7 +31,6 @@ pub mod raw;
 mod reader;
 pub mod reads;
 pub mod schedule;
-pub mod signals;
 pub mod stats;
 pub mod steps;
 pub mod system;

@@ -128,7 +128,7 @@ pub(crate) fn wait_until_quiet(seconds: u64) {
         std::thread::sleep(std::time::Duration::from_secs(1));
         let after = busy();
         let used = (after.busy_ns + after.steal_ns).saturating_sub(before.busy_ns + before.steal_ns);
-        if used < 30_000_000 * cpus() as u64 || crate::signals::interrupted() {
+        if used < 30_000_000 * cpus() as u64 || terrace_output::signals::interrupted() {
             return;
         }
     }

@@ -3,14 +3,11 @@
 // both.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
-use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use terrace_bench::{
-    compare, demo, matrix, metadata, nothing, passthrough, schedule, signals, steps, worker,
-};
+use terrace_bench::{compare, demo, matrix, metadata, nothing, passthrough, schedule, steps, worker};
 
 /// Benchmarks of terrace against the kernel's page cache, run in alternation, with 95 % intervals.
 #[derive(Debug, Parser)]
@@ -65,51 +62,23 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let command = match parse() {
-        Ok(command) => command,
-        Err(code) => return code,
-    };
-    match run(command) {
-        Ok(code) => ExitCode::from(code as u8),
-        Err(e) => failed(e),
-    }
+    terrace_output::main("terrace-bench", |cli: Cli| run(cli.command))
 }
 
-fn failed(e: io::Error) -> ExitCode {
-    terrace_output::error_line!("terrace-bench: {e}");
-    ExitCode::from(2)
-}
-
-/// The command, or the exit code of help, version or a wrong use, which prints one line.
-fn parse() -> Result<Command, ExitCode> {
-    Cli::try_parse().map(|cli| cli.command).map_err(|e| {
-        if !e.use_stderr() || e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-            let help = e.render();
-            let code = e.exit_code() as u8;
-            let printed = terrace_output::print(&terrace_output::styled(&help, help.ansi()));
-            return printed.map_or_else(failed, |()| ExitCode::from(code));
-        }
-        let text = e.render().to_string();
-        let why = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
-        let why = why.split_whitespace().collect::<Vec<_>>().join(" ");
-        terrace_output::error_line!("terrace-bench: {why} (see `terrace-bench --help`)");
-        ExitCode::from(2)
-    })
-}
-
-fn run(command: Command) -> io::Result<i32> {
+fn run(command: Command) -> io::Result<u8> {
     match command {
-        Command::Steps => steps::serve(io::stdin().lock(), io::stdout().lock()).map(|()| 0),
-        Command::Worker { load } => worker::run(&load).map(|()| 0),
+        Command::Matrix(options) => return matrix::run(&options),
+        Command::Steps => steps::serve(io::stdin().lock(), io::stdout().lock()),
+        Command::Worker { load } => worker::run(&load),
         Command::Passthrough { src, mnt, threads, clone_fd, slow } => {
-            signals::catch();
-            passthrough::serve(&src, &mnt, threads, clone_fd, slow).map(|()| 0)
+            terrace_output::signals::catch();
+            passthrough::serve(&src, &mnt, threads, clone_fd, slow)
         }
         Command::Compare(options) => compare::run(&options),
         Command::Demo(options) => demo::run(&options),
-        Command::Matrix(options) => matrix::run(&options),
         Command::Metadata(options) => metadata::run(&options),
-        Command::Nothing(options) => options.run().map(|()| 0),
+        Command::Nothing(options) => options.run(),
         Command::Schedule(options) => schedule::run(&options),
     }
+    .map(|()| 0)
 }

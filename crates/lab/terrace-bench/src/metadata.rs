@@ -84,7 +84,7 @@ struct Results {
 ///
 /// # Errors
 /// A store that fails, or lacks its content.
-pub fn run(o: &Options) -> io::Result<i32> {
+pub fn run(o: &Options) -> io::Result<()> {
     if o.repeat == 0 || o.threads.contains(&0) || o.counts.iter().any(|&count| !(8..NAMES).contains(&count)) {
         let why = "threads and repeat are 1 or more, counts 8 or more and below 100 million";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
@@ -107,8 +107,7 @@ pub fn run(o: &Options) -> io::Result<i32> {
         }
     }
     progress.clear();
-    terrace_output::print(&if o.json { json(o, cells)? } else { tables(o, &cells) })?;
-    Ok(0)
+    terrace_output::print(&if o.json { json(o, cells)? } else { tables(o, &cells) })
 }
 
 fn json(o: &Options, cells: Vec<Cell>) -> io::Result<String> {

@@ -45,18 +45,17 @@ impl Meters {
         for (name, file) in &self.devices {
             add_device(&fs::read_to_string(file).unwrap_or_default(), name, &mut counted);
         }
-        if let Some(told) = self.terrace.as_ref().and_then(|terrace| {
-            Command::new(terrace)
-                .arg("stat")
-                .arg(&self.dir)
-                .arg("--json")
-                .env_remove("LD_PRELOAD")
-                .output()
-                .ok()
-        }) {
-            add_tiers(&told.stdout, &mut counted);
+        if let Some(json) = self.stat() {
+            add_tiers(&json, &mut counted);
         }
         counted
+    }
+
+    /// Output of `terrace stat`, if terrace serves.
+    pub fn stat(&self) -> Option<Vec<u8>> {
+        let mut stat = Command::new(self.terrace.as_ref()?);
+        let stat = stat.arg("stat").arg(&self.dir).arg("--json").env_remove("LD_PRELOAD");
+        Some(stat.output().ok()?.stdout)
     }
 
     /// Differences since `before`.

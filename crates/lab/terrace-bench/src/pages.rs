@@ -5,7 +5,7 @@
 //! timed part.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -69,28 +69,6 @@ pub fn check(seed: u64, first: u64, data: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Makes `path` a file of `bytes` (a multiple of the page) with this seed, on stable storage. An existing
-/// file with the right length, ends and sample is kept: writing it for each suite would cost more than the
-/// suites.
-pub(crate) fn make_file(path: &Path, bytes: u64, seed: u64) -> io::Result<()> {
-    assert_eq!(bytes % PAGE as u64, 0);
-    if is_made(path, bytes, seed, |first, data| check(seed, first, data))? {
-        return Ok(());
-    }
-    let mut file = File::create(path)?;
-    let mut run = vec![0u8; 1 << 20];
-    let mut done = 0u64;
-    while done < bytes {
-        let n = run.len().min((bytes - done) as usize);
-        for (i, page) in run[..n].chunks_mut(PAGE).enumerate() {
-            fill(seed, done / PAGE as u64 + i as u64, page);
-        }
-        file.write_all(&run[..n])?;
-        done += n as u64;
-    }
-    file.sync_all()
-}
-
 /// Whether the file exists with the right length, ends and sample.
 pub(crate) fn is_made(
     path: &Path,
@@ -133,18 +111,5 @@ mod tests {
         page[4095] ^= 1;
         assert!(check(7, 12, &page).unwrap_err().contains("page 12 byte 4088"));
         assert!(check(7, 12, &page[..4000]).is_err(), "a short read");
-    }
-
-    #[test]
-    fn a_file_is_made_once_and_made_again_when_wrong() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("f");
-        make_file(&path, 64 * PAGE as u64, 3).unwrap();
-        let data = std::fs::read(&path).unwrap();
-        check(3, 0, &data).unwrap();
-        assert!(is_made(&path, 64 * PAGE as u64, 3, |p, d| check(3, p, d)).unwrap());
-        assert!(!is_made(&path, 64 * PAGE as u64, 4, |p, d| check(4, p, d)).unwrap());
-        make_file(&path, 32 * PAGE as u64, 4).unwrap();
-        check(4, 0, &std::fs::read(&path).unwrap()).unwrap();
     }
 }

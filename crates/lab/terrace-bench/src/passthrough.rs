@@ -65,7 +65,7 @@ pub fn serve(src: &Path, mnt: &Path, threads: usize, clone_fd: bool, slow: Slow)
     config.n_threads = Some(threads);
     config.clone_fd = clone_fd;
     let session = Session::new(fs, mnt, &config)?.spawn()?;
-    while !crate::signals::interrupted() && !session.guard.is_finished() {
+    while !terrace_output::signals::interrupted() && !session.guard.is_finished() {
         std::thread::sleep(Duration::from_millis(50));
     }
     session.umount_and_join()

@@ -16,9 +16,6 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use terrace_api::capture::{At, Error};
 
-/// The columns of a run besides its metrics: candidates for the factor and the cells of a comparison.
-pub(crate) const COLUMNS: [&str; 5] = ["system", "load", "pattern", "jobs", "repetition"];
-
 /// The circumstances of the runs after it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Header {
@@ -81,16 +78,16 @@ pub struct Run {
 }
 
 impl Run {
-    /// The run's value of one of [`COLUMNS`].
-    pub(crate) fn column(&self, name: &str) -> Option<String> {
-        Some(match name {
-            "system" => self.system.clone(),
-            "load" => self.load.clone(),
-            "pattern" => self.pattern.clone(),
-            "jobs" => self.jobs.to_string(),
-            "repetition" => self.repetition.to_string(),
-            _ => return None,
-        })
+    /// Its columns besides the metrics: candidates for the factor and the cells of a comparison.
+    pub fn columns(&self) -> Vec<(String, String)> {
+        let columns = [
+            ("system", self.system.clone()),
+            ("load", self.load.clone()),
+            ("pattern", self.pattern.clone()),
+            ("jobs", self.jobs.to_string()),
+            ("repetition", self.repetition.to_string()),
+        ];
+        columns.map(|(name, value)| (name.to_string(), value)).to_vec()
     }
 
     /// The name of a metric that is NaN or infinite: JSON cannot express it, and it must not be averaged.
@@ -195,7 +192,8 @@ fn whole_lines(bytes: &[u8]) -> usize {
     bytes.iter().rposition(|&b| b == b'\n').map_or(0, |at| at + 1)
 }
 
-fn error(path: &Path, line: Option<usize>, fault: impl Into<String>, cure: &str) -> Error {
+/// An error of a file of results.
+pub(crate) fn error(path: &Path, line: Option<usize>, fault: impl Into<String>, cure: &str) -> Error {
     let at = line.map(|number| At::Line(number as u64));
     Error { file: path.display().to_string(), at, fault: fault.into(), cure: cure.into() }
 }
@@ -335,9 +333,8 @@ mod tests {
         let run = &results.runs[0];
         assert_eq!((run.order, run.metrics["iops"], run.series["iops"][0]), (17, 5000.0, (0.5, 4900.0)));
         assert_eq!(results.headers[0].machine.cpus, 2);
-        let columns: Vec<_> = COLUMNS.iter().map(|c| run.column(c).unwrap()).collect();
+        let columns: Vec<_> = run.columns().into_iter().map(|(_, value)| value).collect();
         assert_eq!(columns, ["kernel", "fio-psync", "random", "2", "1"]);
-        assert_eq!(run.column("seed"), None);
     }
 
     #[test]

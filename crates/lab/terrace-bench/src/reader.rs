@@ -87,8 +87,7 @@ impl Reader {
         // SAFETY: `name` is a C string that outlives the call.
         let fd = unsafe { libc::open(name.as_ptr(), flags) };
         if fd < 0 {
-            let e = io::Error::last_os_error();
-            return Err(io::Error::new(e.kind(), format!("{}: {e}", path.display())));
+            return Err(terrace_output::named(path)(io::Error::last_os_error()));
         }
         // SAFETY: open returned this descriptor, which is owned by nothing else.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };

@@ -11,7 +11,6 @@ use crate::meters::{Counted, Meters, difference};
 use crate::pages::{self, DATA_SEED, MIB, PAGE};
 use crate::pattern::{Pages, Pattern};
 use crate::reader::{Common, Reader};
-use crate::steps::GROUP;
 use clap::Args;
 use fastrand::Rng;
 use std::collections::BTreeMap;
@@ -120,8 +119,7 @@ impl Clock {
     /// Reads the meters at the start, at the end of the warm-up, and at the end.
     pub fn watch(&self) -> Watched {
         let meters = Meters::of_step();
-        let group: Option<Group> =
-            std::env::var(GROUP).ok().and_then(|json| serde_json::from_str(&json).ok());
+        let group = Group::of_step();
         let cpu = || group.as_ref().and_then(Group::cpu_ns);
         let sleep_until = |at: Instant| std::thread::sleep(at.saturating_duration_since(Instant::now()));
         let first = meters.read();
@@ -326,7 +324,7 @@ mod tests {
     fn a_file_is_read_by_the_pattern_and_checked() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("f");
-        pages::make_file(&file, 1 << 20, DATA_SEED).unwrap();
+        Content::Incompressible.make_file(&file, 1 << 20, DATA_SEED).unwrap();
         let pattern = Pattern::Zipf(0.8);
         let (content, direct) = (Content::Incompressible, 0);
         let options = Options {
@@ -341,7 +339,7 @@ mod tests {
         };
         let numbers = run(&options).unwrap();
         assert!(numbers["reads_per_s"] > 100.0 && numbers["bytes"] > numbers["ops"] * 4096.0, "{numbers:?}");
-        pages::make_file(&file, 1 << 20, DATA_SEED + 1).unwrap();
+        Content::Incompressible.make_file(&file, 1 << 20, DATA_SEED + 1).unwrap();
         assert!(run(&options).unwrap_err().to_string().contains("WRONG DATA"));
     }
 }

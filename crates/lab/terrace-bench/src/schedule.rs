@@ -5,7 +5,7 @@ use clap::Args;
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use terrace_api::capture::{Event, Name, Record, RecordReader};
 use terrace_api::schedule::{self, Schedule, Span, is_below};
 
@@ -23,10 +23,9 @@ pub struct Options {
 ///
 /// # Errors
 /// A capture that cannot be read, or that names no file; a file that cannot be written.
-pub fn run(options: &Options) -> io::Result<i32> {
+pub fn run(options: &Options) -> io::Result<()> {
     let shown = options.capture.display().to_string();
-    let of = |path: &Path, err: io::Error| io::Error::new(err.kind(), format!("{}: {err}", path.display()));
-    let file = File::open(&options.capture).map_err(|err| of(&options.capture, err))?;
+    let file = File::open(&options.capture).map_err(terrace_output::named(&options.capture))?;
     let mut made = Made::default();
     for record in RecordReader::new(&shown, Box::new(file)).map_err(io::Error::other)? {
         made.add(record.map_err(io::Error::other)?);
@@ -46,7 +45,7 @@ pub fn run(options: &Options) -> io::Result<i32> {
     if *nameless > 0 {
         terrace_output::error_line!("{shown}: {nameless} accesses to files without a name are left out");
     }
-    Ok(0)
+    Ok(())
 }
 
 /// A growing schedule.

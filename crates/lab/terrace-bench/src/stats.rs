@@ -52,75 +52,65 @@ pub(crate) fn variance(xs: &[f64]) -> Option<f64> {
     (xs.len() >= 2).then(|| xs.iter().map(|x| (x - m).powi(2)).sum::<f64>() / (xs.len() - 1) as f64)
 }
 
-/// Two-sided t quantile: half-width of a `confidence` interval in standard errors.
-fn t_quantile(confidence: f64, df: f64) -> Option<f64> {
-    Some(StudentsT::new(0.0, 1.0, df).ok()?.inverse_cdf(0.5 + confidence / 2.0))
-}
-
-/// Student's interval for the mean of `xs`.
-pub(crate) fn mean_interval(xs: &[f64], confidence: f64) -> Option<Interval> {
-    let (m, v, n) = (mean(xs)?, variance(xs)?, xs.len());
-    let half = t_quantile(confidence, (n - 1) as f64)? * (v / n as f64).sqrt();
-    Some(Interval { mean: m, low: m - half, high: m + half, n })
-}
-
-/// Student's test that a mean is zero.
+/// A t-test: an estimate with its interval, and the test that there is no effect.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Student {
+pub struct Test {
+    /// A mean, a difference of means, or a ratio.
+    pub interval: Interval,
     /// The statistic; not finite without variance.
     pub(crate) t: f64,
     /// Degrees of freedom.
     pub(crate) df: f64,
-    /// Two-sided probability of such a mean by chance; not finite without variance.
+    /// Two-sided probability of such an estimate by chance; not finite without variance.
     pub(crate) p: f64,
+}
+
+/// The test that the true value of an estimate with standard error `se`, of `n` observations, is zero.
+fn test(mean: f64, se: f64, df: f64, n: usize, confidence: f64) -> Option<Test> {
+    let student = StudentsT::new(0.0, 1.0, df).ok()?;
+    let (half, t) = (student.inverse_cdf(0.5 + confidence / 2.0) * se, mean / se);
+    let p = if t.is_finite() { 2.0 * student.cdf(-t.abs()) } else { f64::NAN };
+    Some(Test { interval: Interval { mean, low: mean - half, high: mean + half, n }, t, df, p })
+}
+
+/// Student's test that the mean of `xs` is zero.
+fn student(xs: &[f64], confidence: f64) -> Option<Test> {
+    let (m, v, n) = (mean(xs)?, variance(xs)?, xs.len());
+    test(m, (v / n as f64).sqrt(), (n - 1) as f64, n, confidence)
+}
+
+/// Student's interval for the mean of `xs`.
+pub fn mean_interval(xs: &[f64], confidence: f64) -> Option<Interval> {
+    Some(student(xs, confidence)?.interval)
 }
 
 /// Ratio candidate / baseline over pairs: geometric mean with interval, and the test that it is 1.
 ///
 /// `None` if a number is not positive and finite: such a pair is no measurement.
-pub(crate) fn paired_ratio(pairs: &[(f64, f64)], confidence: f64) -> Option<(Interval, Student)> {
+pub fn paired_ratio(pairs: &[(f64, f64)], confidence: f64) -> Option<Test> {
     let good = |x: f64| x.is_finite() && x > 0.0;
     if !pairs.iter().all(|&(base, cand)| good(base) && good(cand)) {
         return None;
     }
     let logs: Vec<f64> = pairs.iter().map(|(base, cand)| (cand / base).ln()).collect();
-    let ratio = mean_interval(&logs, confidence)?.map(f64::exp);
-    let df = (logs.len() - 1) as f64;
-    let t = mean(&logs)? / (variance(&logs)? / logs.len() as f64).sqrt();
-    let of_finite = |t: f64| Some(2.0 * StudentsT::new(0.0, 1.0, df).ok()?.cdf(-t.abs()));
-    let p = if t.is_finite() { of_finite(t)? } else { f64::NAN };
-    Some((ratio, Student { t, df, p }))
+    let test = student(&logs, confidence)?;
+    Some(Test { interval: test.interval.map(f64::exp), ..test })
 }
 
-/// Welch's unequal-variance t-test (Biometrika 34, 1947), with Satterthwaite's degrees of freedom.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(crate) struct Welch {
-    /// Mean of the first group minus mean of the second.
-    pub(crate) difference: Interval,
-    /// The statistic.
-    pub(crate) t: f64,
-    /// Welch-Satterthwaite degrees of freedom.
-    pub(crate) df: f64,
-    /// Two-sided probability of such a difference by chance.
-    pub(crate) p: f64,
-}
-
-/// Compares two unpaired groups. `None` if one has less than two observations, or if neither varies: then
-/// there is no scale for the difference. One group may be constant.
-pub(crate) fn welch(a: &[f64], b: &[f64], confidence: f64) -> Option<Welch> {
+/// Welch's unequal-variance t-test (Biometrika 34, 1947) of the mean of `a` less that of `b`, unpaired groups;
+/// with Satterthwaite's degrees of freedom.
+///
+/// `None` if one has less than two observations, or if neither varies: then there is no scale for the
+/// difference. One group may be constant.
+pub fn welch(a: &[f64], b: &[f64], confidence: f64) -> Option<Test> {
     let (va, vb) = (variance(a)? / a.len() as f64, variance(b)? / b.len() as f64);
-    let d = mean(a)? - mean(b)?;
     let se = (va + vb).sqrt();
     if se == 0.0 || !se.is_finite() {
         return None;
     }
     // By the shares of the two variances: their squares could overflow.
     let share = |v: f64, xs: &[f64]| (v / (va + vb)).powi(2) / (xs.len() - 1) as f64;
-    let df = 1.0 / (share(va, a) + share(vb, b));
-    let half = t_quantile(confidence, df)? * se;
-    let p = 2.0 * StudentsT::new(0.0, 1.0, df).ok()?.cdf(-(d / se).abs());
-    let difference = Interval { mean: d, low: d - half, high: d + half, n: a.len() + b.len() };
-    Some(Welch { difference, t: d / se, df, p })
+    test(mean(a)? - mean(b)?, se, 1.0 / (share(va, a) + share(vb, b)), a.len() + b.len(), confidence)
 }
 
 #[cfg(test)]
@@ -150,23 +140,26 @@ mod tests {
         near(w.t, -1.860_813_5, 1e-6);
         near(w.df, 17.776_474, 1e-5);
         near(w.p, 0.079_394_14, 1e-7);
-        near(w.difference.low, -3.365_483_2, 1e-6);
-        near(w.difference.high, 0.205_483_2, 1e-6);
+        near(w.interval.low, -3.365_483_2, 1e-6);
+        near(w.interval.high, 0.205_483_2, 1e-6);
     }
 
     #[test]
     fn quantiles_match_the_table() {
         for (df, t) in [(1.0, 12.7062), (2.0, 4.3027), (4.0, 2.7764), (9.0, 2.2622), (30.0, 2.0423)] {
-            near(t_quantile(0.95, df).unwrap(), t, 5e-5);
+            near(test(0.0, 1.0, df, 2, 0.95).unwrap().interval.high, t, 5e-5);
         }
     }
 
     #[test]
     fn ratio_of_equal_pairs_is_one_and_of_halved_pairs_a_half() {
         let equal = [(1.0, 1.0), (5.0, 5.0), (9.0, 9.0)];
-        assert_eq!(paired_ratio(&equal, 0.95).unwrap().0, Interval { mean: 1.0, low: 1.0, high: 1.0, n: 3 });
+        assert_eq!(
+            paired_ratio(&equal, 0.95).unwrap().interval,
+            Interval { mean: 1.0, low: 1.0, high: 1.0, n: 3 }
+        );
         let half = [(2.0, 1.0), (8.0, 4.0), (100.0, 50.0)];
-        let i = paired_ratio(&half, 0.95).unwrap().0;
+        let i = paired_ratio(&half, 0.95).unwrap().interval;
         near(i.mean, 0.5, 1e-12);
         near(i.low, 0.5, 1e-12);
     }
@@ -175,7 +168,7 @@ mod tests {
     fn ratio_golden() {
         // ln ratios 0.1, 0.2, 0.3: mean 0.2, sd 0.1, half-width 4.30265 * 0.1 / sqrt(3) = 0.248414.
         let pairs: Vec<(f64, f64)> = [0.1f64, 0.2, 0.3].iter().map(|l| (3.0, 3.0 * l.exp())).collect();
-        let i = paired_ratio(&pairs, 0.95).unwrap().0;
+        let i = paired_ratio(&pairs, 0.95).unwrap().interval;
         near(i.mean, 0.2f64.exp(), 1e-12);
         near(i.low, (0.2f64 - 0.248_413_8).exp(), 1e-6);
         near(i.high, (0.2f64 + 0.248_413_8).exp(), 1e-6);
@@ -208,7 +201,7 @@ mod tests {
         let w = welch(&[3.0, 3.0, 3.0, 3.0], &[1.0, 2.0], 0.95).unwrap();
         near(w.df, 1.0, 1e-12);
         near(w.t, 3.0, 1e-12);
-        near(w.difference.high, 1.5 + 12.706_204_74 * 0.5, 1e-6);
+        near(w.interval.high, 1.5 + 12.706_204_74 * 0.5, 1e-6);
         let tiny = welch(&[3e-150, 1e-150], &[1e-150, 2e-150], 0.95).unwrap();
         let same = welch(&[3.0, 1.0], &[1.0, 2.0], 0.95).unwrap();
         near(tiny.df, same.df, 1e-12);
@@ -225,7 +218,7 @@ mod tests {
                 let pairs: Vec<(f64, f64)> = (0..5)
                     .map(|_| (100.0 * (0.05 * noise()).exp(), 100.0 * (0.05 * noise()).exp()))
                     .collect();
-                paired_ratio(&pairs, 0.95).unwrap().0.holds(1.0)
+                paired_ratio(&pairs, 0.95).unwrap().interval.holds(1.0)
             })
             .count();
         assert!((930..=968).contains(&held), "95 % intervals held the truth {held} times in 1000");

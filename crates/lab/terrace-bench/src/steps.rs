@@ -5,21 +5,16 @@
 //! [`Context`], then one [`Step`] a line, and answers each with an [`Outcome`] on a line. The harness can
 //! thus keep several systems running and measure them in turn.
 
-use crate::cgroup::{Group, Memory};
+use crate::cgroup::{GROUP, Group};
 use crate::machine;
 use crate::meters::{Counted, METERS, Meters, difference};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, BufRead, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use terrace_api::stats::StatReport;
-
-/// Environment variable with a step's group, as JSON: a loop reads the group's CPU time around its timed
-/// part.
-pub(crate) const GROUP: &str = "TERRACE_BENCH_GROUP";
 
 /// One command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,15 +49,10 @@ impl Step {
 /// Input of the inner process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Context {
-    /// Directory under test.
-    pub(crate) dir: PathBuf,
-    /// The terrace program, if terrace serves the directory: its counters are read around each step.
-    pub(crate) terrace: Option<PathBuf>,
+    /// Directory under test, and the counters that are read around each step.
+    pub meters: Meters,
     /// The group of all processes.
     pub(crate) group: Option<Group>,
-    /// Statistics of devices that only the system under test uses, by name.
-    #[serde(default)]
-    pub(crate) devices: BTreeMap<String, PathBuf>,
     /// Directory for outputs (`NAME.out`) and working directory of commands: not below `dir`.
     pub(crate) out: PathBuf,
 }
@@ -77,10 +67,9 @@ pub(crate) struct PreloadBytes {
 }
 
 impl PreloadBytes {
-    /// The counters of the instance that serves `dir`.
-    fn read(terrace: &Path, dir: &Path) -> Option<PreloadBytes> {
-        let told = Command::new(terrace).arg("stat").arg(dir).arg("--json").output().ok()?;
-        let stat: StatReport = serde_json::from_slice(&told.stdout).ok()?;
+    /// The counters of the instance that serves the directory under test.
+    fn read(meters: &Meters) -> Option<PreloadBytes> {
+        let stat: StatReport = serde_json::from_slice(&meters.stat()?).ok()?;
         let preload = stat.cache.preload;
         Some(PreloadBytes { hit_bytes: preload.hit_bytes, miss_bytes: preload.miss_bytes })
     }
@@ -112,8 +101,6 @@ pub struct Outcome {
     pub(crate) machine_steal_ns: u64,
     /// CPU time of kernel threads during the step, included in the machine's.
     pub(crate) kernel_threads_ns: u64,
-    /// Memory of the group at the end.
-    pub(crate) memory: Option<Memory>,
     /// Counters of the preload path during the step, if terrace serves.
     pub(crate) preload: Option<PreloadBytes>,
     /// I/O of devices and tiers during the step, if the matrix has a device for tiers.
@@ -211,12 +198,8 @@ impl Context {
         Ok(outcome)
     }
 
-    fn meters(&self) -> Meters {
-        Meters { devices: self.devices.clone(), terrace: self.terrace.clone(), dir: self.dir.clone() }
-    }
-
     fn run(&self, step: &Step) -> io::Result<Outcome> {
-        let dir = self.dir.to_string_lossy();
+        let dir = self.meters.dir.to_string_lossy();
         let argv: Vec<String> = step.argv.iter().map(|a| a.replace("{dir}", &dir)).collect();
         let path = self.out.join(format!("{}.out", step.name));
         let group = self.group.as_ref();
@@ -226,15 +209,15 @@ impl Context {
             command.env(GROUP, serde_json::to_string(group)?);
         }
         // Reading terrace's counters costs time: only if devices are metered.
-        let meters = (!self.devices.is_empty()).then(|| self.meters());
-        if let Some(meters) = &meters {
+        let meters = Some(&self.meters).filter(|meters| !meters.devices.is_empty());
+        if let Some(meters) = meters {
             command.env(METERS, serde_json::to_string(meters)?);
         }
         let read = || (group.and_then(Group::cpu_ns), group.and_then(Group::read_bytes), machine::busy());
-        let preload = || self.terrace.as_ref().and_then(|terrace| PreloadBytes::read(terrace, &self.dir));
+        let preload = || PreloadBytes::read(&self.meters);
         // Outside of the meters: the query costs CPU time.
         let preload_before = preload();
-        let counted = || meters.as_ref().map(Meters::read).unwrap_or_default();
+        let counted = || meters.map(Meters::read).unwrap_or_default();
         let counted_before = counted();
         let before = read();
         let start = Instant::now();
@@ -253,7 +236,6 @@ impl Context {
             machine_busy_ns: after.2.busy_ns.saturating_sub(before.2.busy_ns),
             machine_steal_ns: after.2.steal_ns.saturating_sub(before.2.steal_ns),
             kernel_threads_ns: after.2.kernel_ns.saturating_sub(before.2.kernel_ns),
-            memory: group.and_then(Group::memory),
             preload: preload_after.zip(preload_before).map(|(after, before)| after.since(before)),
             counted: difference(&counted_after, &counted_before),
             output: String::from_utf8_lossy(&fs::read(&path)?).into_owned(),
@@ -282,8 +264,8 @@ mod tests {
     use terrace_api::stats::{Instance, PreloadPath, Stats};
 
     fn serve_steps(dir: &Path, terrace: Option<PathBuf>, steps: &[Step]) -> Vec<Outcome> {
-        let context =
-            Context { dir: dir.into(), terrace, group: None, devices: BTreeMap::new(), out: dir.into() };
+        let meters = Meters { terrace, dir: dir.into(), ..Meters::default() };
+        let context = Context { meters, group: None, out: dir.into() };
         let mut input = serde_json::to_string(&context).unwrap();
         for step in steps {
             input += &format!("\n{}", serde_json::to_string(step).unwrap());

@@ -1,7 +1,7 @@
 //! The systems under test: starting one in a control group, running steps inside it, shutting it down.
 
 use crate::cgroup::{Memory, OwnedGroup, Throttle};
-use crate::signals::interrupted;
+use crate::meters::Meters;
 use crate::steps::{self, Context, Outcome, Step};
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,6 +12,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 use terrace_api::stats::StatReport;
+use terrace_output::signals::interrupted;
 
 /// The system that serves the directory.
 #[derive(Clone, Debug, PartialEq)]
@@ -195,15 +196,11 @@ impl RunningSystem {
             }
             System::Kernel | System::Terrace { .. } => {}
         }
-        let context = Context {
-            dir,
-            // If there is a preload path, its counters are read.
-            terrace: matches!(system, System::Terrace { preload: true, .. })
-                .then(|| self.places.terrace.clone()),
-            group: self.group.as_deref().cloned(),
-            devices: self.places.devices.clone(),
-            out: self.out.clone(),
-        };
+        // If there is a preload path, its counters are read.
+        let has_preload = matches!(system, System::Terrace { preload: true, .. });
+        let terrace = has_preload.then(|| self.places.terrace.clone());
+        let meters = Meters { devices: self.places.devices.clone(), terrace, dir };
+        let context = Context { meters, group: self.group.as_deref().cloned(), out: self.out.clone() };
         let mut command = command(&self.places, system, &self.stats_file());
         command.arg(&self.places.bench).arg("steps").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = spawn_in(self.group.as_ref(), command)?;

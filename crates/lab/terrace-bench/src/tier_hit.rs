@@ -183,8 +183,7 @@ impl Bare {
         // SAFETY: `name` is a C string that outlives the call.
         let fd = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, name.as_ptr(), flags, 0) };
         if fd < 0 {
-            let e = io::Error::last_os_error();
-            return Err(io::Error::new(e.kind(), format!("{}: {e}", path.display())));
+            return Err(terrace_output::named(path)(io::Error::last_os_error()));
         }
         // SAFETY: openat returned this descriptor, which is owned by nothing else.
         let file = unsafe { File::from_raw_fd(fd as i32) };

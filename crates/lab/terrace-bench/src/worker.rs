@@ -6,7 +6,6 @@ use crate::cgroup::Group;
 use crate::pages::{self, MIB, PAGE};
 use crate::pattern::{Pages, Pattern};
 use crate::reader::{Common, Latency, Reader, order, refuse};
-use crate::steps::GROUP;
 use crate::{calls, cold, reads, tier_hit};
 use clap::{Args, Subcommand};
 use fastrand::Rng;
@@ -314,8 +313,7 @@ struct Meter {
 
 impl Meter {
     fn start() -> Meter {
-        let group: Option<Group> =
-            std::env::var(GROUP).ok().and_then(|json| serde_json::from_str(&json).ok());
+        let group = Group::of_step();
         let group_cpu = group.as_ref().and_then(Group::cpu_ns);
         Meter { group, group_cpu, cpu: cpu_ns(libc::CLOCK_PROCESS_CPUTIME_ID), wall: Instant::now() }
     }
@@ -358,7 +356,7 @@ mod tests {
     fn loops_read_what_is_there() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
-        pages::make_file(&file, 4 << 20, 5).unwrap();
+        Content::Incompressible.make_file(&file, 4 << 20, 5).unwrap();
         let r = hits(&Hits { file: file.clone(), bs: PAGE, ops: 1000, common: common() }).unwrap();
         assert_eq!((r.ops, r.checked), (1000, 4096));
         let r = misses(&Misses { file: file.clone(), ops: 512, direct: 0, common: common() }).unwrap();
@@ -373,7 +371,7 @@ mod tests {
     fn keys_are_pages_of_the_file() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
-        pages::make_file(&file, 1 << 20, 5).unwrap();
+        Content::Incompressible.make_file(&file, 1 << 20, 5).unwrap();
         let drawn = |seed| {
             let mut out = Vec::new();
             let pattern = "zipf:0.8".parse().unwrap();
@@ -390,34 +388,24 @@ mod tests {
     fn wrong_data_and_impossible_orders_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("f");
-        pages::make_file(&file, 1 << 20, 6).unwrap();
+        Content::Incompressible.make_file(&file, 1 << 20, 6).unwrap();
         let o = Hits { file: file.clone(), bs: PAGE, ops: 10, common: common() };
         assert!(hits(&o).is_err(), "another seed's content");
-        let mut fill = Buffer::new(1 << 20);
-        Reader::open(&file, false).unwrap().fill(&Common { data_seed: 6, ..common() }, &mut fill).unwrap();
+        let six = Common { data_seed: 6, ..common() };
+        let fill = || Reader::open(&file, false).unwrap().fill(&six, &mut Buffer::new(1 << 20));
+        fill().unwrap();
         let o = Misses { file: file.clone(), ops: 257, direct: 0, common: common() };
         assert!(misses(&o).unwrap_err().to_string().contains("only 256 pages"));
         let mut data = std::fs::read(&file).unwrap();
         data.swap(0, PAGE);
         std::fs::write(&file, &data).unwrap();
-        assert!(
-            Reader::open(&file, false)
-                .unwrap()
-                .fill(&Common { data_seed: 6, ..common() }, &mut fill)
-                .is_err()
-        );
+        assert!(fill().is_err());
         data.swap(0, PAGE);
         data.swap(PAGE, 2 * PAGE);
         std::fs::write(&file, &data).unwrap();
-        let why = Reader::open(&file, false)
-            .unwrap()
-            .fill(&Common { data_seed: 6, ..common() }, &mut fill)
-            .unwrap_err();
-        assert!(
-            why.to_string().contains("WRONG DATA in 2 reads"),
-            "not only the first page of a piece: {why}"
-        );
-        let o = Misses { file, ops: 256, direct: 0, common: Common { data_seed: 6, ..common() } };
+        let why = fill().unwrap_err().to_string();
+        assert!(why.contains("WRONG DATA in 2 reads"), "not only the first page of a piece: {why}");
+        let o = Misses { file: file.clone(), ops: 256, direct: 0, common: six.clone() };
         assert!(misses(&o).unwrap_err().to_string().contains("WRONG DATA in 2 reads"));
     }
 }

@@ -9,9 +9,9 @@ use serde_json::Value;
 use tempfile::TempDir;
 use terrace_bench::machine::Machine;
 use terrace_bench::raw::{Header, Matrix, Run, Writer};
+use terrace_testkit::command::Tool;
 
-mod command;
-use command::{bench, done, refused};
+const BENCH: Tool = Tool { exe: env!("CARGO_BIN_EXE_terrace-bench"), name: "terrace-bench" };
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
@@ -19,7 +19,7 @@ fn root() -> PathBuf {
 
 /// The lines of the list of tests: the cell, the interval in per cent or "no significance", t, df, p.
 fn tests(args: &str) -> Vec<[String; 5]> {
-    let text = done(&root(), args);
+    let text = BENCH.done(&root(), args);
     let lines = text.lines().filter(|line| line.starts_with("  ") && line.contains("10, 10"));
     let read = |line: &str| {
         let words: Vec<&str> = line.split("  ").map(str::trim).filter(|word| !word.is_empty()).collect();
@@ -86,7 +86,7 @@ fn latency_of_the_study() {
 #[test]
 fn units_of_the_study_in_every_format() {
     let args = "compare data/mglru-fio/throughput_mib_s.csv --factor kernel --baseline baseline --by jobs,distribution --format";
-    let answer: Value = serde_json::from_str(&done(&root(), &format!("{args} json"))).unwrap();
+    let answer: Value = serde_json::from_str(&BENCH.done(&root(), &format!("{args} json"))).unwrap();
     let of = |cell: &Value, path: &str| cell.pointer(path).unwrap().as_f64().unwrap();
     let units = [
         (3275.766, 3386.514),
@@ -106,15 +106,15 @@ fn units_of_the_study_in_every_format() {
     }
     assert_eq!((answer["schema"].as_str(), cells.len()), (Some("terrace.compare.v1"), 6));
     assert_eq!(cells[0]["cell"]["distribution"], "random");
-    let csv = done(&root(), &format!("{args} csv"));
+    let csv = BENCH.done(&root(), &format!("{args} csv"));
     let line: Vec<&str> = csv.lines().nth(1).unwrap().split(',').collect();
     assert_eq!(line[..7], ["throughput_mib_s", "40", "random", "baseline", "patched", "10", "10"]);
     assert_eq!((line.len(), line[18]), (19, "better"));
     assert!((line[9].parse::<f64>().unwrap() - of(&cells[0], "/outcome/difference/mean")).abs() < 1e-9);
-    let markdown = done(&root(), &format!("{args} markdown"));
+    let markdown = BENCH.done(&root(), &format!("{args} markdown"));
     let row = "| 40 | random | 8411 | 11742 | 10, 10 | 3331 [3276, 3387] | 39.61 [38.95, 40.26] % | -132.15 | 11.177 | < 2.2e-16 | better |";
     assert!(markdown.lines().any(|line| line == row), "{markdown}");
-    let text = done(&root(), &format!("{args} text"));
+    let text = BENCH.done(&root(), &format!("{args} text"));
     let table = [
         "| Mean [95 % CI]        | jobs 40          | jobs 80          |",
         "| distribution random   | 8411 / 11742     | 8417 / 12267     |",
@@ -129,7 +129,7 @@ fn units_of_the_study_in_every_format() {
 fn both_tables_of_the_study_at_once() {
     let both = "compare data/mglru-fio/throughput_mib_s.csv data/mglru-fio/p99_latency_us.csv --factor kernel --baseline baseline --by jobs,distribution";
     assert_eq!(tests(both).len(), 12);
-    let wider = done(&root(), &format!("{both} --confidence 0.99 --metric p99_latency_us"));
+    let wider = BENCH.done(&root(), &format!("{both} --confidence 0.99 --metric p99_latency_us"));
     assert!(
         wider.contains("[99 % CI]")
             && wider.contains("p99_latency_us (lower is better): patched against baseline")
@@ -183,7 +183,7 @@ fn place() -> (TempDir, PathBuf) {
 }
 
 fn verdicts(dir: &Path, args: &str) -> BTreeMap<String, usize> {
-    let answer: Value = serde_json::from_str(&done(dir, args)).unwrap();
+    let answer: Value = serde_json::from_str(&BENCH.done(dir, args)).unwrap();
     let mut counts = BTreeMap::new();
     for cell in answer["cells"].as_array().unwrap() {
         *counts.entry(cell["verdict"].as_str().unwrap().to_string()).or_default() += 1;
@@ -211,7 +211,7 @@ fn equal_systems_show_no_significance() {
 fn a_system_a_fifth_slower_is_found() {
     let (dir, path) = place();
     matrix(&path, 42, 100, 5, &[("kernel", 1.0), ("slow", 0.8)]);
-    let answer = done(dir.path(), "compare raw.jsonl --factor system --baseline kernel --format json");
+    let answer = BENCH.done(dir.path(), "compare raw.jsonl --factor system --baseline kernel --format json");
     let answer: Value = serde_json::from_str(&answer).unwrap();
     let of = |metric: &str| {
         let cells = answer["cells"].as_array().unwrap();
@@ -234,7 +234,7 @@ fn two_runs_of_one_benchmark_show_regressions() {
         fs::create_dir(dir.path().join(name)).unwrap();
         matrix(&dir.path().join(name).join("raw.jsonl"), 7, 1, 6, &[("kernel", 1.0), ("terrace", speed)]);
     }
-    let text = done(dir.path(), "compare old/raw.jsonl new/raw.jsonl");
+    let text = BENCH.done(dir.path(), "compare old/raw.jsonl new/raw.jsonl");
     assert!(
         text.contains("throughput_mib_s (higher is better): new/raw.jsonl against old/raw.jsonl"),
         "{text}"
@@ -248,8 +248,8 @@ fn two_runs_of_one_benchmark_show_regressions() {
     assert!(text.contains("\nregression: p99_us terrace: 4"), "{text}");
     // The same benchmark twice, with identical runs.
     fs::write(dir.path().join("twin.jsonl"), fs::read(dir.path().join("old/raw.jsonl")).unwrap()).unwrap();
-    assert!(done(dir.path(), "compare old twin.jsonl").contains("0 regressions and 0 improvements"));
-    assert!(done(dir.path(), "compare new old").contains("0 regressions and 2 improvements"));
+    assert!(BENCH.done(dir.path(), "compare old twin.jsonl").contains("0 regressions and 0 improvements"));
+    assert!(BENCH.done(dir.path(), "compare new old").contains("0 regressions and 2 improvements"));
 }
 
 #[test]
@@ -268,13 +268,14 @@ fn refused_runs_are_told_and_left_out() {
         ..Run::default()
     };
     writer.run(&wild).unwrap();
-    let text = done(dir.path(), "compare raw.jsonl --factor system --baseline kernel");
+    let text = BENCH.done(dir.path(), "compare raw.jsonl --factor system --baseline kernel");
     assert!(
         text.contains("refused, not averaged in: raw.jsonl: terrace/p0/2/9: the memory limit did not bind\n"),
         "{text}"
     );
     assert!(text.contains("3, 3") && !text.contains("3, 4") && !text.contains("00000"), "{text}");
-    let csv = bench(dir.path(), "compare raw.jsonl --factor system --baseline kernel --format csv")
+    let csv = BENCH
+        .command(dir.path(), "compare raw.jsonl --factor system --baseline kernel --format csv")
         .output()
         .unwrap();
     assert!(
@@ -286,7 +287,7 @@ fn refused_runs_are_told_and_left_out() {
 /// Results of the former suites, made by another harness.
 #[test]
 fn old_suite_results_name_their_report() {
-    refused(
+    BENCH.refused(
         &root().join("bench/runs/20261121-2xEPYC"),
         "compare raw.jsonl --factor system --baseline kernel",
         "report.txt",
@@ -308,12 +309,12 @@ fn pairs_show_what_a_drifting_machine_hides() {
         }
     }
     let args = "compare raw.jsonl --factor system --baseline kernel";
-    let paired = done(dir.path(), args);
+    let paired = BENCH.done(dir.path(), args);
     assert!(paired.lines().any(|line| line.contains("5, 5") && line.ends_with("better")), "{paired}");
     let copy = std::fs::read_to_string(&path).unwrap().replace("\"paired\":true", "\"paired\":false");
     fs::write(dir.path().join("groups.jsonl"), copy).unwrap();
-    assert!(done(dir.path(), &args.replace("raw", "groups")).contains("no significance"));
-    let asked = done(dir.path(), &(args.replace("raw", "groups") + " --pair repetition"));
+    assert!(BENCH.done(dir.path(), &args.replace("raw", "groups")).contains("no significance"));
+    let asked = BENCH.done(dir.path(), &(args.replace("raw", "groups") + " --pair repetition"));
     assert_eq!(asked, paired);
 }
 
@@ -333,7 +334,7 @@ fn fio_reports_by_directory_and_by_option() {
     let files: Vec<String> =
         (0..3).flat_map(|r| ["kernel", "rival"].map(|s| format!("{s}/{r}.json"))).collect();
     let args = format!("compare {} --factor dir --baseline kernel --metric iops,mean_us", files.join(" "));
-    let text = done(dir.path(), &args);
+    let text = BENCH.done(dir.path(), &args);
     let line = |cell: &str| text.lines().find(|line| line.starts_with(&format!("  {cell} "))).unwrap();
     assert!(line("read").contains("-50.00 [-50.01, -49.99] %") && line("read").ends_with("worse"), "{text}");
     assert!(line("write").ends_with("identical"), "{text}");
@@ -346,22 +347,26 @@ fn wrong_uses_are_told_in_one_line_with_the_cure() {
     fs::write(at.join("a.csv"), "system,run,mib\nx,1,5\nx,2,6\ny,1,7\n").unwrap();
     fs::write(at.join("nan.csv"), "system,run,mib\nx,1,5\nx,2,NaN\ny,1,7\ny,2,7\n").unwrap();
     fs::write(at.join("b.json"), "{\"fio version\": \"fio-3.33\", \"jobs\": [").unwrap();
-    refused(at, "compare", "the following required arguments were not provided: <FILE>");
-    refused(at, "compare none.csv --factor system --baseline x", "none.csv: No such file");
-    refused(at, "compare a.csv", "--factor COLUMN, or two files");
-    refused(at, "compare a.csv --factor system", "--baseline takes one of x, y");
-    refused(at, "compare a.csv --factor system --baseline z", "takes one of x, y");
-    refused(at, "compare a.csv --factor sistem --baseline x", "no column sistem");
-    refused(at, "compare a.csv --factor system --baseline x", "2 of x and 1 of y (an interval needs two");
-    refused(at, "compare a.csv a.csv --factor system --baseline x", "a.csv is named twice");
-    refused(at, "compare nan.csv --factor system --baseline x", "nan.csv: line 3: mib is \"NaN\"");
-    refused(at, "compare b.json --factor system --baseline x", "b.json: no JSON of fio");
-    refused(at, "compare a.csv --factor system --baseline x --confidence 95", "as 0.95");
-    refused(at, "compare a.csv --factor system --baseline x --format html", "invalid value 'html'");
+    BENCH.refused(at, "compare", "the following required arguments were not provided: <FILE>");
+    BENCH.refused(at, "compare none.csv --factor system --baseline x", "none.csv: No such file");
+    BENCH.refused(at, "compare a.csv", "--factor COLUMN, or two files");
+    BENCH.refused(at, "compare a.csv --factor system", "--baseline takes one of x, y");
+    BENCH.refused(at, "compare a.csv --factor system --baseline z", "takes one of x, y");
+    BENCH.refused(at, "compare a.csv --factor sistem --baseline x", "no column sistem");
+    BENCH.refused(
+        at,
+        "compare a.csv --factor system --baseline x",
+        "2 of x and 1 of y (an interval needs two",
+    );
+    BENCH.refused(at, "compare a.csv a.csv --factor system --baseline x", "a.csv is named twice");
+    BENCH.refused(at, "compare nan.csv --factor system --baseline x", "nan.csv: line 3: mib is \"NaN\"");
+    BENCH.refused(at, "compare b.json --factor system --baseline x", "b.json: no JSON of fio");
+    BENCH.refused(at, "compare a.csv --factor system --baseline x --confidence 95", "as 0.95");
+    BENCH.refused(at, "compare a.csv --factor system --baseline x --format html", "invalid value 'html'");
     fs::write(at.join("a.csv"), "system,run,mib\nx,1,0.1\nx,2,0.1\ny,1,0.7\ny,2,0.7\nz,1,0.1\nz,2,0.1\n")
         .unwrap();
-    let text = done(at, "compare a.csv --factor system --baseline x");
+    let text = BENCH.done(at, "compare a.csv --factor system --baseline x");
     assert!(text.contains("0.1000 / 0.7000") && text.contains("different without variance"), "{text}");
     assert!(text.contains("identical"), "{text}");
-    assert!(done(at, "compare --help").contains("no significance"));
+    assert!(BENCH.done(at, "compare --help").contains("no significance"));
 }

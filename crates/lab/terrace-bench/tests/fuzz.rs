@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use proptest::prelude::*;
-use terrace_bench::compare::sources::{Selection, load};
-use terrace_bench::compare::{Format, compare, fio_output, show};
+use terrace_bench::compare::sources::load;
+use terrace_bench::compare::{Compare, Format, compare, fio_output, show};
 use terrace_bench::{fio, raw};
 
 const FIO_3: &str = include_str!("../data/fio-3.33.json");
@@ -103,14 +103,13 @@ fn read(bytes: &[u8]) {
         assert!(results.runs.iter().all(|run| run.metrics.values().all(|value| value.is_finite())));
     }
     let dir = tempfile::tempdir().unwrap();
-    let paths = ["a", "b"].map(|name| dir.path().join(name));
-    for path in &paths {
+    let files = ["a", "b"].map(|name| dir.path().join(name)).to_vec();
+    for path in &files {
         std::fs::write(path, bytes).unwrap();
     }
     for factor in [None, Some("kernel".to_string()), Some("direction".into())] {
-        let asked =
-            Selection { factor, confidence: 0.95, baseline: None, by: None, metrics: Vec::new(), pair: None };
-        match load(&paths, &asked).and_then(|loaded| compare(&loaded.rows, &loaded.question)) {
+        let asked = Compare { files: files.clone(), factor, confidence: 0.95, ..Compare::default() };
+        match load(&asked).and_then(|loaded| compare(&loaded.rows, &loaded.question)) {
             Ok(answer) => {
                 for format in [Format::Text, Format::Markdown, Format::Json, Format::Csv] {
                     assert!(!show::show(&answer, format).is_empty());

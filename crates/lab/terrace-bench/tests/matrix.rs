@@ -1,9 +1,6 @@
 //! `terrace-bench matrix` from the command line, as root: control groups, mounts, loop devices. Every matrix
 //! here takes seconds.
 
-mod command;
-
-use command::{bench, done, refused};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,8 +8,10 @@ use std::process::Output;
 use terrace_bench::compare::{Question, Row, Verdict, compare};
 use terrace_bench::raw;
 use terrace_system::{mounts, proc};
+use terrace_testkit::command::Tool;
 use terrace_testkit::wait::wait_until;
 
+const BENCH: Tool = Tool { exe: env!("CARGO_BIN_EXE_terrace-bench"), name: "terrace-bench" };
 const ARGS: &str = "matrix m.toml --dir work --state state --out out";
 
 struct Place(tempfile::TempDir);
@@ -32,7 +31,7 @@ impl Place {
     /// Exit code and all output.
     #[track_caller]
     fn run(&self, args: &str) -> (i32, String) {
-        let Output { status, stdout, stderr } = bench(self.0.path(), args).output().unwrap();
+        let Output { status, stdout, stderr } = BENCH.command(self.0.path(), args).output().unwrap();
         let said = format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
         assert!(!said.contains("panicked"), "{said}");
         (status.code().unwrap(), said)
@@ -258,7 +257,7 @@ fn reads_are_counted_at_their_devices() {
         dd if=/dev/zero of=$2/data bs=1M count=4 oflag=direct 2>/dev/null\necho '{\"ops\": 9}'\n";
     fs::write(place.at("rival"), script).unwrap();
     fs::set_permissions(place.at("rival"), fs::Permissions::from_mode(0o755)).unwrap();
-    refused(place.0.path(), &format!("{ARGS} --foyer none"), "system foyer: no none");
+    BENCH.refused(place.0.path(), &format!("{ARGS} --foyer none"), "system foyer: no none");
     let (code, said) = place.run(&format!("{ARGS} --foyer rival"));
     assert_eq!(code, 0, "{said}");
     let results = place.results();
@@ -336,12 +335,12 @@ fn next_start_undoes_leftovers_of_a_killed_harness() {
 #[test]
 fn mistakes_are_told_with_line_and_key() {
     let place = Place::new(&PACES.replace("repetitions = 10", "repetition = 10"));
-    refused(place.0.path(), ARGS, "m.toml: line 3: repetition: unknown field `repetition`");
+    BENCH.refused(place.0.path(), ARGS, "m.toml: line 3: repetition: unknown field `repetition`");
     fs::write(place.at("m.toml"), PACES.replace("jobs = [1, 2]", "jobs = [0]")).unwrap();
-    refused(place.0.path(), ARGS, "m.toml: line 5: jobs: 1 to 4096");
-    refused(place.0.path(), "matrix none.toml", "none.toml: No such file");
+    BENCH.refused(place.0.path(), ARGS, "m.toml: line 5: jobs: 1 to 4096");
+    BENCH.refused(place.0.path(), "matrix none.toml", "none.toml: No such file");
     fs::write(place.at("m.toml"), PACES).unwrap();
-    refused(place.0.path(), &format!("{ARGS} --only bogus"), "no run's id contains");
+    BENCH.refused(place.0.path(), &format!("{ARGS} --only bogus"), "no run's id contains");
     assert!(!place.at("out").exists() && !place.at("state").exists());
 }
 
@@ -359,7 +358,7 @@ fn ready_matrices_are_right() {
             {
                 continue;
             }
-            let said = done(place.0.path(), &format!("matrix {} --dry-run", file.display()));
+            let said = BENCH.done(place.0.path(), &format!("matrix {} --dry-run", file.display()));
             assert!(said.contains(" runs, about "), "{said}");
             n += 1;
         }

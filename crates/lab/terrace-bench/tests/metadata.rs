@@ -1,24 +1,17 @@
 //! `terrace-bench metadata` from the command line, in its smallest form.
 
-use std::process::{Command, Output};
+use terrace_testkit::command::Tool;
 
-fn metadata(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_terrace-bench")).arg("metadata").args(args).output().unwrap()
-}
+const BENCH: Tool = Tool { exe: env!("CARGO_BIN_EXE_terrace-bench"), name: "terrace-bench" };
 
 #[test]
 fn five_tables_are_measured_and_nothing_is_left() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let small = ["--counts", "500,3000", "--threads", "1,3", "--repeat", "2", "--memory-mib", "32", "--dir"];
-    let mut args = small.to_vec();
-    args.push(dir.path().to_str().unwrap());
-    let shown = metadata(&args);
-    let text = String::from_utf8(shown.stdout).unwrap();
-    assert!(shown.status.success(), "{}", String::from_utf8_lossy(&shown.stderr));
+    let small = "metadata --counts 500,3000 --threads 1,3 --repeat 2 --memory-mib 32 --dir .";
+    let text = BENCH.done(dir.path(), small);
     assert_eq!(text.matches("thousands a second").count(), 5, "{text}");
-    args.extend(["--json", "--blob-bytes", "100", "--sync", "never"]);
-    let json = metadata(&args);
-    let results: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    let json = BENCH.done(dir.path(), &format!("{small} --json --blob-bytes 100 --sync never"));
+    let results: serde_json::Value = serde_json::from_str(&json).unwrap();
     let cells = results["cells"].as_array().unwrap();
     assert_eq!((results["schema"].as_u64(), cells.len()), (Some(1), 5 * 4));
     for cell in cells {
@@ -31,16 +24,11 @@ fn five_tables_are_measured_and_nothing_is_left() {
 #[test]
 fn unmeasurable_load_is_refused_in_one_line() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let too_small = ["--memory-mib", "1", "--dir", dir.path().to_str().unwrap()];
-    for args in [&["--repeat", "0"][..], &["--dir", "/nowhere/at/all"], &too_small] {
-        let refused = metadata(args);
-        let stderr = String::from_utf8(refused.stderr).unwrap();
-        assert_eq!(refused.status.code(), Some(2), "{args:?}");
-        assert!(stderr.lines().count() == 1 && stderr.starts_with("terrace-bench: "), "{args:?}: {stderr}");
+    for (args, why) in
+        [("--repeat 0", "1 or more"), ("--dir /nowhere/at/all", "/nowhere"), ("--memory-mib 1", "")]
+    {
+        BENCH.refused(dir.path(), &format!("metadata {args}"), why);
     }
-    assert_eq!(
-        std::fs::read_dir(dir.path()).unwrap().count(),
-        0,
-        "a store that cannot be opened leaves nothing"
-    );
+    let left = std::fs::read_dir(dir.path()).unwrap().count();
+    assert_eq!(left, 0, "a store that cannot be opened leaves nothing");
 }

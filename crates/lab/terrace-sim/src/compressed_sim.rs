@@ -19,6 +19,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::ops::RangeInclusive;
 
+use serde::Serialize;
 use terrace_policy::balancer::{Costs, TierBalancer, Window};
 use terrace_policy::list::{List, Slots};
 use terrace_policy::{AccessCounts, Evict, InsertReason, Slot, Victim};
@@ -85,7 +86,7 @@ pub struct Setup {
 }
 
 /// The result of a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CompressedOutcome {
     /// Requests.
     pub requests: u64,
@@ -108,10 +109,13 @@ pub struct CompressedOutcome {
     /// Windows in which it moved in the opposite direction.
     pub turns: u64,
     /// The tier's limit, pages, summed over all requests.
+    #[serde(skip)]
     pub share_sum: u64,
-    /// Counters of the device, if there is one; the next field is the time of its hits, ns.
+    /// Counters of the device, if there is one.
+    #[serde(skip)]
     pub device: DeviceOutcome,
     /// Time of the device's hits, ns.
+    #[serde(skip)]
     pub device_ns: u64,
 }
 
@@ -310,8 +314,7 @@ impl<'a> CompressedSim<'a> {
         let has_ghost = policy.shadow().is_some();
         let mut balancer = TierBalancer::new(setup.prices.costs);
         balancer.set_limits(share(*setup.percent.start())..=share(*setup.percent.end()), chunks);
-        let mut pool = Pool::new(policy, setup.budget, Mode::Sampled { batch: BATCH });
-        pool.make_known(ids_max);
+        let pool = Pool::new(policy, ids_max, setup.budget, Mode::Sampled { batch: BATCH });
         let mut sim = CompressedSim {
             pool,
             compressed: CompressedPool::new(setup.budget, setup.ratio),
@@ -344,6 +347,10 @@ impl<'a> CompressedSim<'a> {
     /// Memory used by DRAM and by the tier, pages: never more than the budget.
     pub fn used(&self) -> (usize, usize) {
         (self.resident(), self.compressed.pages())
+    }
+    /// Memory of both tiers, pages.
+    pub fn budget(&self) -> usize {
+        self.setup.budget
     }
     /// Current limit of the tier, pages.
     pub fn share(&self) -> usize {

@@ -2,6 +2,7 @@
 //!
 //! A page may be in DRAM and on the device at once (inclusive copies): it is then evicted from DRAM without a write.
 
+use serde::Serialize;
 use terrace_policy::device::admit::{Admit, Benefit, Budget, Worth, second_hit_is_refault};
 use terrace_policy::device::log::{Log, Place, REGIONS_MIN, REINSERT_AT, REMEMBER_AT, most_read};
 
@@ -57,9 +58,10 @@ impl DeviceSetup {
 }
 
 /// Counters of a device tier.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DeviceOutcome {
     /// Requests answered by the device.
+    #[serde(rename = "device_hits")]
     pub hits: u64,
     /// Pages evicted from DRAM and written.
     pub demoted: u64,

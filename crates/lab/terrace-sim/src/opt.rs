@@ -190,8 +190,6 @@ impl Evict for Opt {
 
     fn set_capacity(&mut self, _pages: usize) {}
 
-    fn set_time(&mut self, _now_ms: u64) {}
-
     fn accessed(&mut self, slot: Slot) {
         self.remove(slot);
         self.used(slot);

@@ -78,12 +78,7 @@ pub fn percent(share: f64) -> String {
 /// One block a trace: policies down, sizes across, miss ratio and share above the optimum.
 pub fn table(cells: &[Cell], bounds: &Bounds) -> String {
     let mut out = String::new();
-    let mut rest = cells;
-    while let Some(first) = rest.first() {
-        let end = rest.iter().position(|cell| cell.trace != first.trace).unwrap_or(rest.len());
-        block(&rest[..end], bounds, &mut out);
-        rest = &rest[end..];
-    }
+    cells.chunk_by(|a, b| a.trace == b.trace).for_each(|cells| block(cells, bounds, &mut out));
     out
 }
 

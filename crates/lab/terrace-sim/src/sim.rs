@@ -6,8 +6,7 @@
 //! ```text
 //!   keys (u64) ── Ids: open addressing ──► ids 0, 1, 2.. ──► one word an id: slot, or shadow
 //! ```
-//! Numbering the keys is most of the cost of a simulation, and the same for every policy and size. For
-//! several runs of one trace, number it once ([`Ids`]) and call [`run_ids`].
+//! Numbering the keys ([`Ids`]) is most of the cost of a simulation, and the same for every policy and size.
 
 use std::num::NonZeroU32;
 
@@ -158,29 +157,6 @@ impl Entry {
     }
 }
 
-/// Runs `policy`, freshly built for `capacity` slots or more, over `trace`.
-pub fn run(
-    policy: &mut dyn Evict,
-    trace: impl IntoIterator<Item = u64>,
-    capacity: usize,
-    mode: Mode,
-) -> Outcome {
-    let mut ids = Ids::default();
-    let mut pool = Pool::new(policy, capacity, mode);
-    let mut trace = trace.into_iter();
-    // Numbered in stretches: the processor overlaps the cache misses of the look-ups.
-    let mut stretch = Vec::with_capacity(256);
-    loop {
-        stretch.clear();
-        stretch.extend(trace.by_ref().take(256).map(|key| ids.id(key)));
-        if stretch.is_empty() {
-            return pool.outcome;
-        }
-        pool.make_known(ids.len());
-        stretch.iter().for_each(|&id| pool.request(id));
-    }
-}
-
 /// Runs `policy`, freshly built for `capacity` slots or more, over a trace of numbered keys, all below `ids_max`.
 pub fn run_ids(
     policy: &mut dyn Evict,
@@ -189,8 +165,7 @@ pub fn run_ids(
     capacity: usize,
     mode: Mode,
 ) -> Outcome {
-    let mut pool = Pool::new(policy, capacity, mode);
-    pool.make_known(ids_max);
+    let mut pool = Pool::new(policy, ids_max, capacity, mode);
     trace.iter().for_each(|&id| pool.request(id));
     pool.outcome
 }
@@ -211,7 +186,8 @@ pub(crate) struct Pool<'a> {
 }
 
 impl<'a> Pool<'a> {
-    pub(crate) fn new(policy: &'a mut dyn Evict, capacity: usize, mode: Mode) -> Pool<'a> {
+    /// An empty pool for ids below `ids_max`.
+    pub(crate) fn new(policy: &'a mut dyn Evict, ids_max: usize, capacity: usize, mode: Mode) -> Pool<'a> {
         assert!(capacity > 0, "a pool has at least one page");
         let (batch, free_min) = match mode {
             Mode::Exact => (1, 0),
@@ -224,19 +200,12 @@ impl<'a> Pool<'a> {
             policy,
             batch,
             free_min,
-            entries: Vec::new(),
+            entries: vec![Entry::default(); ids_max],
             touches: vec![0; capacity],
             ids: vec![0; capacity],
             free: (0..capacity as Slot).rev().collect(),
             victims: Vec::new(),
             outcome: Outcome::default(),
-        }
-    }
-
-    /// Makes room for entries of ids below `ids_max`.
-    pub(crate) fn make_known(&mut self, ids_max: usize) {
-        if ids_max > self.entries.len() {
-            self.entries.resize(ids_max, Entry::default());
         }
     }
 
@@ -289,7 +258,6 @@ impl<'a> Pool<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use terrace_policy::build;
 
     #[test]
     fn keys_are_numbered_as_they_come() {
@@ -301,18 +269,5 @@ mod tests {
         assert!(keys.iter().enumerate().all(|(id, &key)| ids.id(key) == id as u32));
         assert_eq!(ids.id(u64::MAX), 5000);
         assert_eq!(ids.len(), 5001);
-    }
-
-    #[test]
-    fn a_numbered_trace_runs_as_the_trace_itself() {
-        let trace: Vec<u64> = (0..4000u64).map(|i| i * i % 1009 * 77).collect();
-        let mut ids = Ids::default();
-        let numbered: Vec<u32> = trace.iter().map(|&key| ids.id(key)).collect();
-        for mode in [Mode::Exact, Mode::Sampled { batch: 16 }] {
-            let outcome = run(build("2q", 100, 100).unwrap().as_mut(), trace.iter().copied(), 100, mode);
-            let again = run_ids(build("2q", 100, 100).unwrap().as_mut(), &numbered, ids.len(), 100, mode);
-            assert_eq!(outcome, again);
-            assert_eq!(outcome.requests, 4000);
-        }
     }
 }

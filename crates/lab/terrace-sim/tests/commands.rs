@@ -12,22 +12,6 @@ use terrace_testkit::rng::Rng;
 
 const SIM: Tool = Tool { exe: env!("CARGO_BIN_EXE_terrace-sim"), name: "terrace-sim" };
 
-fn terrace_sim(dir: &Path, args: &str) -> Command {
-    SIM.command(dir, args)
-}
-
-/// [`Tool::done`]
-#[track_caller]
-fn done(dir: &Path, args: &str) -> String {
-    SIM.done(dir, args)
-}
-
-/// [`Tool::refused`]
-#[track_caller]
-fn refused(dir: &Path, args: &str, what: &str) {
-    SIM.refused(dir, args, what);
-}
-
 /// Requests over some 2000 pages, a few of them popular.
 fn keys(seed: u64) -> Vec<u64> {
     let mut rng = Rng::new(seed);
@@ -64,10 +48,10 @@ fn prices_of_a_device_come_from_a_profile() {
     write(dir.path(), "p.toml", device("/nfs", 700.0) + &device("/nvme", 70.0));
     let sim = "sim --trace a.u64 --policy lru --size 5% --device 30% --csv";
     let profile = |tier| format!("{sim} --profile p.toml --profile-source /nfs --profile-tier {tier}");
-    let by_profile = done(dir.path(), &profile("/nvme"));
-    assert_eq!(by_profile, done(dir.path(), &format!("{sim} --source-us 700 --device-us 70")));
-    assert_ne!(by_profile, done(dir.path(), sim));
-    refused(dir.path(), &profile("/hdd"), "p.toml: knows no device `/hdd`; it has /nfs, /nvme");
+    let by_profile = SIM.done(dir.path(), &profile("/nvme"));
+    assert_eq!(by_profile, SIM.done(dir.path(), &format!("{sim} --source-us 700 --device-us 70")));
+    assert_ne!(by_profile, SIM.done(dir.path(), sim));
+    SIM.refused(dir.path(), &profile("/hdd"), "p.toml: knows no device `/hdd`; it has /nfs, /nvme");
 }
 
 #[test]
@@ -78,16 +62,16 @@ fn traces_of_one_key_and_negative_prices_are_refused() {
     write(dir.path(), "msr.csv", &pages);
     // The pages of a disk request equal those of a page trace.
     let misses = |trace: &str| {
-        let table = done(dir.path(), &format!("sim --trace {trace} --policy lru --size 100 --csv"));
+        let table = SIM.done(dir.path(), &format!("sim --trace {trace} --policy lru --size 100 --csv"));
         table.lines().nth(1).unwrap().split(',').skip(4).map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(misses("msr.csv"), misses("a.u64"));
     write(dir.path(), "one.csv", "1,vol,4096\n2,vol,8192\n");
-    refused(dir.path(), "sim --trace one.csv --policy lru --size 1", "all 2 requests have one key");
-    assert!(done(dir.path(), "sim --trace one.csv --policy lru --size 1 --column 2").contains("lru"));
+    SIM.refused(dir.path(), "sim --trace one.csv --policy lru --size 1", "all 2 requests have one key");
+    assert!(SIM.done(dir.path(), "sim --trace one.csv --policy lru --size 1 --column 2").contains("lru"));
     let device = "sim --trace a.u64 --policy lru --size 5% --device 30%";
     for price in ["--source-us=-5", "--device-us=nan", "--write-budget=-1"] {
-        refused(dir.path(), &format!("{device} {price}"), "a number from 0 on");
+        SIM.refused(dir.path(), &format!("{device} {price}"), "a number from 0 on");
     }
 }
 
@@ -96,7 +80,7 @@ fn outputs_that_fail_are_no_panic() {
     let dir = place();
     let sim = "sim --trace a.u64 --policy lru --size 5%";
     for args in [sim, &format!("{sim} --json"), "mrc --trace a.u64", "placement", "--help", "--version"] {
-        check_outputs(|| terrace_sim(dir.path(), args));
+        check_outputs(|| SIM.command(dir.path(), args));
     }
 }
 
@@ -104,7 +88,7 @@ fn outputs_that_fail_are_no_panic() {
 fn a_compressed_tier_is_shown_beside_none() {
     let dir = place();
     let args = "sim --trace a.u64 --policy strata,lru --size 200 --compress 1.87,4 --compress-share 50";
-    let report: Value = serde_json::from_str(&done(dir.path(), &format!("{args} --json"))).unwrap();
+    let report: Value = serde_json::from_str(&SIM.done(dir.path(), &format!("{args} --json"))).unwrap();
     let cells = report["cells"].as_array().unwrap();
     let ratios: Vec<f64> = cells.iter().map(|cell| cell["ratio"].as_f64().unwrap()).collect();
     assert_eq!(ratios, [1.0, 1.87, 4.0, 1.0, 1.87, 4.0]);
@@ -118,19 +102,19 @@ fn a_compressed_tier_is_shown_beside_none() {
             "{cells:?}"
         );
     }
-    let csv = done(dir.path(), &format!("{args} --csv"));
+    let csv = SIM.done(dir.path(), &format!("{args} --csv"));
     assert_eq!(csv.lines().count(), 7);
     assert!(csv.lines().all(|line| line.split(',').count() == 22), "{csv}");
-    assert!(done(dir.path(), args).contains("strata"));
-    let refused_all = done(dir.path(), &format!("{args} --csv --compress-refused 100%"));
+    assert!(SIM.done(dir.path(), args).contains("strata"));
+    let refused_all = SIM.done(dir.path(), &format!("{args} --csv --compress-refused 100%"));
     assert!(refused_all.lines().skip(1).all(|line| line.split(',').nth(8) == Some("0")), "{refused_all}");
-    refused(dir.path(), "sim --trace a.u64 --policy opt --compress 2", "opt has no tiers below memory");
+    SIM.refused(dir.path(), "sim --trace a.u64 --policy opt --compress 2", "opt has no tiers below memory");
 }
 
 #[test]
 fn csv_has_one_row_a_cell_and_formats_agree() {
     let dir = place();
-    let csv = done(dir.path(), "sim --trace a.u64 b.txt --policy strata,lru,opt --size 1%,10%,200 --csv");
+    let csv = SIM.done(dir.path(), "sim --trace a.u64 b.txt --policy strata,lru,opt --size 1%,10%,200 --csv");
     let mut lines = csv.lines();
     assert_eq!(lines.next(), Some("trace,policy,size_frac,cache_pages,requests,misses,miss_ratio"));
     let rows: Vec<Vec<&str>> = lines.map(|line| line.split(',').collect()).collect();
@@ -146,23 +130,23 @@ fn csv_has_one_row_a_cell_and_formats_agree() {
     };
     assert!(misses("opt", "200") < misses("strata", "200") && misses("opt", "200") < misses("lru", "200"));
     let named =
-        |names: &str| done(dir.path(), &format!("sim --trace a.u64 --policy {names} --size 200 --csv"));
+        |names: &str| SIM.done(dir.path(), &format!("sim --trace a.u64 --policy {names} --size 200 --csv"));
     assert_eq!(named("mglru,mglru-fg"), named("mglru-fg"), "each policy once, by whatever name");
-    let exact = done(dir.path(), "sim --trace a.u64 --policy lru --size 200 --csv");
-    let sampled = done(dir.path(), "sim --trace a.u64 --policy lru --size 200 --csv --sampled");
+    let exact = SIM.done(dir.path(), "sim --trace a.u64 --policy lru --size 200 --csv");
+    let sampled = SIM.done(dir.path(), "sim --trace a.u64 --policy lru --size 200 --csv --sampled");
     assert_ne!(exact, sampled, "batches differ from single accesses");
 }
 
 #[test]
 fn table_and_json_agree_with_the_optimum() {
     let dir = place();
-    let table = done(dir.path(), "sim --trace a.u64 --policy lru --size 10%");
+    let table = SIM.done(dir.path(), "sim --trace a.u64 --policy lru --size 10%");
     assert!(
         table.contains("a, 20000 requests") && table.contains("\nopt ") && table.contains("1 cells;"),
         "{table}"
     );
     let json: Value =
-        serde_json::from_str(&done(dir.path(), "sim --trace a.u64 --size 5%,10% --json")).unwrap();
+        serde_json::from_str(&SIM.done(dir.path(), "sim --trace a.u64 --size 5%,10% --json")).unwrap();
     assert_eq!(json["schema"], "terrace.sim.v1");
     let cells = json["cells"].as_array().unwrap();
     assert!(cells.iter().all(|cell| cell["above_opt"].as_f64().unwrap() >= 0.0));
@@ -173,7 +157,7 @@ fn table_and_json_agree_with_the_optimum() {
 #[test]
 fn curves() {
     let dir = place();
-    let csv = done(dir.path(), "mrc --trace a.u64 --samples 200 --exact --csv");
+    let csv = SIM.done(dir.path(), "mrc --trace a.u64 --samples 200 --exact --csv");
     let mut lines = csv.lines();
     assert_eq!(lines.next(), Some("trace,size_frac,cache_pages,miss_ratio,exact"));
     let rows: Vec<Vec<f64>> =
@@ -183,13 +167,13 @@ fn curves() {
     );
     // At each size the exact curve equals the misses of `lru`.
     let at = rows.iter().find(|row| row[1] >= 200.0).unwrap();
-    let sim = done(dir.path(), &format!("sim --trace a.u64 --policy lru --csv --size {}", at[1]));
+    let sim = SIM.done(dir.path(), &format!("sim --trace a.u64 --policy lru --csv --size {}", at[1]));
     assert!(sim.trim_end().ends_with(&format!("{:.6}", at[3])), "{sim} {at:?}");
-    let json = done(dir.path(), "mrc --trace a.u64 --samples 1000 --exact --json");
+    let json = SIM.done(dir.path(), "mrc --trace a.u64 --samples 1000 --exact --json");
     let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["schema"], "terrace-sim.mrc.v1", "not that of `terrace stat --mrc`, whose shape differs");
     assert!(json["traces"][0]["error_mean"].as_f64().unwrap() < 0.03, "{json}");
-    assert!(done(dir.path(), "mrc --trace a.u64").contains("100.00 % of the pages sampled"));
+    assert!(SIM.done(dir.path(), "mrc --trace a.u64").contains("100.00 % of the pages sampled"));
 }
 
 #[test]
@@ -197,30 +181,34 @@ fn senseless_options_are_refused_with_a_reason() {
     let dir = place();
     for name in ["none.u64", "none.txt", "none.csv"] {
         write(dir.path(), name, "");
-        refused(dir.path(), &format!("sim --trace {name}"), "no requests, read as");
-        refused(dir.path(), &format!("mrc --trace {name}"), "no requests, read as");
+        SIM.refused(dir.path(), &format!("sim --trace {name}"), "no requests, read as");
+        SIM.refused(dir.path(), &format!("mrc --trace {name}"), "no requests, read as");
     }
-    refused(dir.path(), "sim --trace a.u64 --policy lru,best", "no policy best; there are strata,");
-    refused(dir.path(), "sim --trace a.u64 --size 0", "at least one page");
-    refused(
+    SIM.refused(dir.path(), "sim --trace a.u64 --policy lru,best", "no policy best; there are strata,");
+    SIM.refused(dir.path(), "sim --trace a.u64 --size 0", "at least one page");
+    SIM.refused(
         dir.path(),
         "sim --trace a.u64 --size 0.01%",
         "a: 0.01% of 1816 pages are less than one page; give a larger --size",
     );
-    refused(dir.path(), "sim --trace a.u64 --size big", "big is no size");
-    refused(dir.path(), "sim --trace missing", "missing: cannot be opened");
-    refused(dir.path(), "sim --trace a.u64 --format tape", "there are u64, oracle, text, csv, msr, terrace");
-    refused(dir.path(), "sim --trace a.u64 --format terrace", "a.u64: not a capture of terrace");
-    refused(dir.path(), "sim", "--trace <FILE>");
-    refused(dir.path(), "sim --trace b.txt --format oracle", "bytes are left over");
-    refused(dir.path(), "mrc --trace a.u64 --samples 1", "1 is not in");
-    refused(dir.path(), "policies --traces .", "reference_miss_ratios.csv");
+    SIM.refused(dir.path(), "sim --trace a.u64 --size big", "big is no size");
+    SIM.refused(dir.path(), "sim --trace missing", "missing: cannot be opened");
+    SIM.refused(
+        dir.path(),
+        "sim --trace a.u64 --format tape",
+        "there are u64, oracle, text, csv, msr, terrace",
+    );
+    SIM.refused(dir.path(), "sim --trace a.u64 --format terrace", "a.u64: not a capture of terrace");
+    SIM.refused(dir.path(), "sim", "--trace <FILE>");
+    SIM.refused(dir.path(), "sim --trace b.txt --format oracle", "bytes are left over");
+    SIM.refused(dir.path(), "mrc --trace a.u64 --samples 1", "1 is not in");
+    SIM.refused(dir.path(), "policies --traces .", "reference_miss_ratios.csv");
     write(
         dir.path(),
         "reference_miss_ratios.csv",
         "trace,policy,size_frac,cache_objects,miss_ratio\na,lru,x\n",
     );
-    refused(dir.path(), "policies --traces .", "line 2: not a reference");
+    SIM.refused(dir.path(), "policies --traces .", "line 2: not a reference");
 }
 
 /// The simulator reports a capture's losses and uses the rest.
@@ -237,7 +225,7 @@ fn captures_are_replayed_and_their_losses_told() {
     writer.lost(5000).unwrap();
     write(dir.path(), "today.trc", writer.finish().unwrap());
     let Output { status, stdout, stderr } =
-        terrace_sim(dir.path(), "sim --trace today.trc --policy lru --size 10% --csv").output().unwrap();
+        SIM.command(dir.path(), "sim --trace today.trc --policy lru --size 10% --csv").output().unwrap();
     assert!(status.success() && String::from_utf8_lossy(&stdout).contains("today.trc,lru,0.1,"));
     assert_eq!(
         String::from_utf8_lossy(&stderr),
@@ -251,7 +239,7 @@ fn traces_of_one_name_are_told_apart() {
     let dir = place();
     std::fs::create_dir(dir.path().join("d")).unwrap();
     write(dir.path(), "d/a.u64", u64s(&keys(9)));
-    let json = done(dir.path(), "sim --trace a.u64 d/a.u64 --policy opt --size 200 --json");
+    let json = SIM.done(dir.path(), "sim --trace a.u64 d/a.u64 --policy opt --size 200 --json");
     let json: Value = serde_json::from_str(&json).unwrap();
     let of = |i: usize| (json["cells"][i]["trace"].as_str().unwrap(), json["cells"][i]["above_opt"].as_f64());
     assert_eq!((of(0), of(1)), (("a.u64", Some(0.0)), ("d/a.u64", Some(0.0))));
@@ -261,7 +249,8 @@ fn traces_of_one_name_are_told_apart() {
 #[test]
 fn an_interrupt_leaves_nothing() {
     let dir = TempDir::new().unwrap();
-    let mut child = terrace_sim(dir.path(), "sim --trace /dev/stdin --format text")
+    let mut child = SIM
+        .command(dir.path(), "sim --trace /dev/stdin --format text")
         .stdin(Stdio::piped())
         .spawn()
         .unwrap();
@@ -279,7 +268,7 @@ fn gates_pass_and_fail() {
     let dir = TempDir::new().unwrap();
     write(dir.path(), "a.u64", u64s(&keys(3)));
     write(dir.path(), "b.u64", u64s(&keys(4)));
-    let csv = done(dir.path(), "sim --trace a.u64 --size 1%,10% --csv");
+    let csv = SIM.done(dir.path(), "sim --trace a.u64 --size 1%,10% --csv");
     let reference = |belady: &str, lru: f64| {
         let mut text = String::from("trace,policy,size_frac,cache_objects,miss_ratio\n");
         for row in csv.lines().skip(1).map(|line| line.split(',').collect::<Vec<_>>()) {
@@ -296,7 +285,7 @@ fn gates_pass_and_fail() {
         write(dir.path(), "reference_miss_ratios.csv", text);
     };
     let verdicts = || {
-        let output = terrace_sim(dir.path(), "policies --traces . --json").output().unwrap();
+        let output = SIM.command(dir.path(), "policies --traces . --json").output().unwrap();
         let json: Value = serde_json::from_slice(&output.stdout).unwrap();
         let gates =
             json["gates"].as_array().unwrap().iter().map(|gate| gate["passed"] == true).collect::<Vec<_>>();
@@ -313,7 +302,7 @@ fn gates_pass_and_fail() {
     assert_eq!(verdicts()[1..], [true, true, false, true], "no Belady to compare with");
     reference("clock", 1.0); // the optimum's numbers stand for clock's
     assert!(!verdicts()[2]);
-    let output = terrace_sim(dir.path(), "policies --traces .").output().unwrap();
+    let output = SIM.command(dir.path(), "policies --traces .").output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(
         text.contains("FAILED published")

@@ -106,6 +106,7 @@ fn run(sim: &mut CompressedSim<'_>, programs: &mut Programs, phase: Phase) -> Se
     Seen { counts: since(now, before), shares, turns_late: now.turns - turns_settled.unwrap_or(now.turns) }
 }
 
+/// The counts of pages and requests since `before`.
 fn since(now: CompressedOutcome, before: CompressedOutcome) -> CompressedOutcome {
     CompressedOutcome {
         requests: now.requests - before.requests,
@@ -113,12 +114,6 @@ fn since(now: CompressedOutcome, before: CompressedOutcome) -> CompressedOutcome
         misses: now.misses - before.misses,
         stored: now.stored - before.stored,
         refused: now.refused - before.refused,
-        refused_by_file: now.refused_by_file - before.refused_by_file,
-        promoted: now.promoted - before.promoted,
-        windows: now.windows - before.windows,
-        moves: now.moves - before.moves,
-        turns: now.turns - before.turns,
-        share_sum: now.share_sum - before.share_sum,
         ..now
     }
 }

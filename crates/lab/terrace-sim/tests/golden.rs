@@ -5,8 +5,8 @@
 
 mod common;
 
-use common::{opt_misses, policy_opt_misses};
-use terrace_sim::sim::{Mode, run};
+use common::{opt_misses, policy_opt_misses, run};
+use terrace_sim::sim::Mode;
 use terrace_sim::yardsticks::{build, names};
 use terrace_testkit::traces;
 
@@ -28,7 +28,7 @@ fn table(mode: Mode) -> String {
         for name in names() {
             let misses = CAPACITIES.map(|capacity| {
                 let mut policy = build(name, capacity, capacity).unwrap();
-                let outcome = run(policy.as_mut(), trace.iter().copied(), capacity, mode);
+                let outcome = run(policy.as_mut(), &trace, capacity, mode);
                 policy.check().unwrap();
                 assert_eq!(outcome.misses - outcome.evictions, policy.resident() as u64);
                 outcome.misses

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 mod common;
 
-use common::{opt_misses, policy_opt_misses};
+use common::{opt_misses, policy_opt_misses, run};
 use proptest::prelude::*;
 use terrace_policy::{AccessCounts, Evict, InsertReason, NAMES, Shadow, Slot, Victim};
-use terrace_sim::sim::{Mode, run};
+use terrace_sim::sim::Mode;
 use terrace_sim::yardsticks::{build, names};
 
 const SLOTS: u32 = 48;
@@ -230,7 +230,7 @@ proptest! {
         for name in names() {
             for mode in [Mode::Exact, Mode::Sampled { batch: 8 }] {
                 let mut policy = build(name, capacity, capacity).unwrap();
-                let outcome = run(policy.as_mut(), trace.iter().copied(), capacity, mode);
+                let outcome = run(policy.as_mut(), &trace, capacity, mode);
                 prop_assert!(outcome.misses >= best, "{} beats the optimum", name);
                 prop_assert!(policy.resident() <= capacity);
                 policy.check().unwrap();

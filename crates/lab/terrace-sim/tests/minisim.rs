@@ -2,7 +2,7 @@
 
 use terrace_policy::build;
 use terrace_policy::minisim::Miniature;
-use terrace_sim::sim::{Mode, run};
+use terrace_sim::sim::{Mode, run_ids};
 use terrace_testkit::rng::Rng;
 
 fn zipf(pages: u64, accesses: usize, theta: f64) -> Vec<u64> {
@@ -23,8 +23,9 @@ fn zipf(pages: u64, accesses: usize, theta: f64) -> Vec<u64> {
 }
 
 fn whole(policy: &str, trace: &[u64], pages: usize) -> f64 {
+    let trace: Vec<u32> = trace.iter().map(|&page| page as u32).collect();
     let mut built = build(policy, pages, pages).unwrap();
-    1.0 - run(&mut *built, trace.iter().copied(), pages, Mode::Sampled { batch: 64 }).miss_ratio()
+    1.0 - run_ids(&mut *built, &trace, 50_000, pages, Mode::Sampled { batch: 64 }).miss_ratio()
 }
 
 #[test]

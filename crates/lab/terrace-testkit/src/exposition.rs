@@ -87,22 +87,8 @@ fn head(comment: &str, families: &mut Families, current: &mut String) -> Result<
 
 /// Checks that a name has base units only, and no abbreviations of them.
 fn check_units(name: &str) -> Result<(), String> {
-    let other = [
-        "ms",
-        "us",
-        "ns",
-        "milliseconds",
-        "microseconds",
-        "nanoseconds",
-        "days",
-        "kib",
-        "mib",
-        "kb",
-        "mb",
-        "percent",
-        "sec",
-    ];
-    match name.split('_').find(|part| other.contains(part)) {
+    let other = "ms us ns milliseconds microseconds nanoseconds days kib mib kb mb percent sec";
+    match name.split('_').find(|part| other.split(' ').any(|unit| unit == *part)) {
         Some(unit) => Err(format!("{unit} is no base unit")),
         None => Ok(()),
     }

@@ -10,6 +10,12 @@ use super::model::{Counter, Snapshot};
 use crate::error::{EXIT_NEGATIVE, Failure, Result};
 use crate::{commands, instance, stat};
 
+/// Time to wait for keys and answers.
+pub(super) const TICK: Duration = Duration::from_millis(50);
+/// Consecutive failed requests after which the mount counts as gone. One failure may be a restart of the
+/// daemon.
+pub(super) const SILENCE_MAX: u32 = 2;
+
 /// Chooses the mount: the given one, or the only one.
 pub(super) fn choose(named: Option<&Path>) -> Result<PathBuf> {
     if let Some(mnt) = named {

@@ -6,8 +6,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde::Serialize;
+use terrace_output::signals::interrupted;
 
-use super::signals::{SILENCE_MAX, TICK, interrupted};
+use super::feed::{SILENCE_MAX, TICK};
 use crate::cli;
 use crate::error::{Failure, Result};
 use crate::http::{self, Page};

@@ -177,8 +177,7 @@ pub(super) fn close_range_by(
         if !mine() || flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0 || first > last {
             return true;
         }
-        table::forget_range(first, last);
-        helper::within(first, last).next().is_none()
+        is_free(first, last)
     });
     if whole { call(first, last) } else { gaps(first, last, call) }
 }
@@ -190,19 +189,19 @@ pub(super) fn close_range_by(
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn closefrom(low: c_int) {
     let first = low.max(0) as c_uint;
-    let whole = guard(|| {
-        if !mine() {
-            return true;
-        }
-        table::forget_range(first, c_uint::MAX);
-        helper::within(first, c_uint::MAX).next().is_none()
-    });
+    let whole = guard(|| !mine() || is_free(first, c_uint::MAX));
     // SAFETY: the program's own argument.
     unsafe {
         if whole || gaps(first, c_uint::MAX, |a, b| next::close_range(a, b, 0)) != 0 {
             next::closefrom(low);
         }
     }
+}
+
+/// Forgets a range that is closed. True if no descriptor of the library is in it.
+fn is_free(first: c_uint, last: c_uint) -> bool {
+    table::forget_range(first, last);
+    helper::within(first, last).next().is_none()
 }
 
 /// Calls `f` for the ranges between the library's descriptors.

@@ -37,10 +37,9 @@ impl Row {
 
 impl From<&Run> for Row {
     fn from(run: &Run) -> Row {
-        let column = |name: &str| Some((name.to_string(), run.column(name)?));
         Row {
             place: run.id.clone(),
-            columns: crate::raw::COLUMNS.iter().filter_map(|name| column(name)).collect(),
+            columns: run.columns(),
             metrics: run.metrics.clone(),
             marked: !run.marks.is_empty(),
             refused: run.refused.clone(),
@@ -48,8 +47,11 @@ impl From<&Run> for Row {
     }
 }
 
+/// The column present in every run.
+pub const FILE: &str = "file";
+
 /// Parameters of a comparison.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Question {
     /// The column that distinguishes the systems.
     pub factor: String,
@@ -58,8 +60,10 @@ pub struct Question {
     /// Columns with the values that make a cell.
     pub by: Vec<String>,
     /// Metrics to compare; empty: the usual ones of each cell ([`metric::usual`]).
+    #[serde(skip)]
     pub metrics: Vec<String>,
     /// The column that pairs the runs of a cell; `None`: no pairs, Welch's test.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub pair: Option<String>,
     /// Confidence of the intervals: 0.95.
     pub confidence: f64,
@@ -70,17 +74,9 @@ pub struct Question {
 pub struct Comparison {
     /// "terrace.compare.v1".
     pub(crate) schema: &'static str,
-    /// The column that distinguishes the systems.
-    pub(crate) factor: String,
-    /// The factor's value of the baseline.
-    pub(crate) baseline: String,
-    /// Columns with the values that make a cell.
-    pub(crate) by: Vec<String>,
-    /// The column that pairs the runs.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) pair: Option<String>,
-    /// Confidence of the intervals.
-    pub(crate) confidence: f64,
+    /// Its parameters.
+    #[serde(flatten)]
+    pub question: Question,
     /// By metric, then candidate, then cell, each in the order of the data.
     pub cells: Vec<CellComparison>,
     /// Runs that do not count, and why.
@@ -137,11 +133,7 @@ pub fn compare(rows: &[Row], question: &Question) -> Result<Comparison, String> 
     let told = |row: &&Row| Some(format!("{}: {}", row.place, row.refused.as_ref()?));
     let mut answer = Comparison {
         schema: "terrace.compare.v1",
-        factor: question.factor.clone(),
-        baseline: question.baseline.clone(),
-        by: question.by.clone(),
-        pair: question.pair.clone(),
-        confidence: question.confidence,
+        question: question.clone(),
         cells: Vec::new(),
         refused: refused.iter().filter_map(told).collect(),
         notices: Vec::new(),
@@ -164,13 +156,20 @@ pub fn compare(rows: &[Row], question: &Question) -> Result<Comparison, String> 
 
 /// The distinct values, in the order of first occurrence.
 pub(crate) fn distinct<'a>(values: impl Iterator<Item = &'a str>) -> Vec<String> {
-    let mut all: Vec<String> = Vec::new();
-    for value in values {
-        if !all.iter().any(|v| v == value) {
-            all.push(value.to_string());
+    grouped(values.map(|value| (value, ()))).into_iter().map(|(value, _)| value.to_string()).collect()
+}
+
+/// Items by key, in the order of first occurrence.
+pub fn grouped<K: Ord + Clone, T>(items: impl Iterator<Item = (K, T)>) -> Vec<(K, Vec<T>)> {
+    let (mut groups, mut places): (Vec<(K, Vec<T>)>, _) = (Vec::new(), BTreeMap::new());
+    for (key, item) in items {
+        let at = *places.entry(key.clone()).or_insert(groups.len());
+        if at == groups.len() {
+            groups.push((key, Vec::new()));
         }
+        groups[at].1.push(item);
     }
-    all
+    groups
 }
 
 fn check(rows: &[Row], question: &Question) -> Result<(), String> {
@@ -268,23 +267,12 @@ fn absent(values: &[String], groups: &[Group]) -> Vec<String> {
 const CELLS_NAMED_MAX: usize = 4;
 
 fn groups<'a>(rows: &[&'a Row], question: &Question) -> Vec<Group<'a>> {
-    let mut groups: Vec<Group> = Vec::new();
-    let mut places = BTreeMap::new();
-    for row in rows {
-        let value = |name: &String| (name.clone(), row.column(name).unwrap_or_default().to_string());
-        let cell: Vec<(String, String)> = question.by.iter().map(value).collect();
-        let at = *places.entry(cell.clone()).or_insert_with(|| {
-            groups.push(Group { cell, sides: Vec::new() });
-            groups.len() - 1
-        });
-        let value = row.column(&question.factor).unwrap_or_default();
-        let sides = &mut groups[at].sides;
-        match sides.iter_mut().find(|(v, _)| *v == value) {
-            Some((_, rows)) => rows.push(row),
-            None => sides.push((value, vec![row])),
-        }
-    }
-    groups
+    let value = |row: &'a Row, name: &str| row.column(name).unwrap_or_default();
+    let column = |row: &'a Row, name: &String| (name.clone(), value(row, name).to_string());
+    let cell = |row: &'a Row| question.by.iter().map(|name| column(row, name)).collect::<Vec<_>>();
+    let sides = |rows: Vec<&'a Row>| grouped(rows.into_iter().map(|row| (value(row, &question.factor), row)));
+    let cells = grouped(rows.iter().map(|row| (cell(row), *row)));
+    cells.into_iter().map(|(cell, rows)| Group { cell, sides: sides(rows) }).collect()
 }
 
 fn compare_group(group: &Group, question: &Question, answer: &mut Comparison) {
@@ -500,22 +488,15 @@ mod tests {
         assert!(ask(|q| q.metrics = vec!["bw".into()]).contains("takes some of iops, p99_us"));
         assert!(ask(|q| q.confidence = 1.0).contains("as 0.95"));
         let alone = rows(&[("a", "kernel", &[1.0, 2.0])]);
-        assert!(
-            compare(&alone, &question())
-                .unwrap_err()
-                .contains("no cell has runs of system kernel and of another")
-        );
-        assert!(compare(&[], &question()).is_err());
+        let why = |data: &[Row]| compare(data, &question()).unwrap_err();
+        assert!(why(&alone).contains("no cell has runs of system kernel and of another"));
+        assert!(why(&[]).contains("the files hold no run"));
         for bad in [f64::NAN, f64::INFINITY, -1e200] {
             let mut data = data.clone();
             data[3].metrics.insert("other".into(), bad);
-            assert!(compare(&data, &question()).unwrap_err().starts_with("a terrace: other is "));
+            assert!(why(&data).starts_with("a terrace: other is "));
             data[3].refused = Some("wrong data".into());
-            assert!(
-                compare(&data, &question())
-                    .unwrap_err()
-                    .contains("(an interval needs two; 1 runs were refused)")
-            );
+            assert!(why(&data).contains("(an interval needs two; 1 runs were refused)"));
         }
     }
 

@@ -53,17 +53,12 @@ const SHOWN: [&[&str]; 4] = [
     &["miss_ratio", "device_reads_per_op"],
 ];
 
-/// The default metrics among those present.
-pub(crate) fn shown(there: &[String]) -> Vec<String> {
+/// The default choice: the default metrics present, otherwise all.
+pub fn usual(there: &[String]) -> Vec<String> {
     let first = |names: &&[&str]| {
         names.iter().find(|name| there.iter().any(|t| t == **name)).map(|n| (*n).to_string())
     };
-    SHOWN.iter().filter_map(first).collect()
-}
-
-/// The default choice: the default metrics present, otherwise all.
-pub(crate) fn usual(there: &[String]) -> Vec<String> {
-    let chosen = shown(there);
+    let chosen: Vec<String> = SHOWN.iter().filter_map(first).collect();
     if chosen.is_empty() { there.to_vec() } else { chosen }
 }
 
@@ -73,20 +68,11 @@ mod tests {
 
     #[test]
     fn which_way() {
-        for name in
-            ["throughput_mib_s", "iops", "mib_per_s", "reads_per_s", "hit_share", "bw_KiB/s", "Throughput"]
-        {
+        for name in "throughput_mib_s iops mib_per_s reads_per_s hit_share bw_KiB/s Throughput".split(' ') {
             assert_eq!(Better::of(name), Better::Higher, "{name}");
         }
-        for name in [
-            "p99_us",
-            "p999_us",
-            "latency_us_p99",
-            "cpu_us_per_op",
-            "miss_ratio",
-            "cpu_ns_per_read",
-            "wall_s",
-        ] {
+        for name in "p99_us p999_us latency_us_p99 cpu_us_per_op miss_ratio cpu_ns_per_read wall_s".split(' ')
+        {
             assert_eq!(Better::of(name), Better::Lower, "{name}");
         }
         for name in ["number", "memory_max_mib", "bogus", "value", ""] {

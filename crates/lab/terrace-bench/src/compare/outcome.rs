@@ -2,6 +2,7 @@
 //! of pairs.
 
 use super::metric::Better;
+use crate::format::name_of;
 use crate::stats::{self, Interval};
 use serde::Serialize;
 
@@ -58,17 +59,8 @@ pub enum Verdict {
 
 impl Verdict {
     /// Text for a table.
-    pub(crate) fn text(self) -> &'static str {
-        match self {
-            Verdict::NoSignificance => "no significance",
-            Verdict::Better => "better",
-            Verdict::Worse => "worse",
-            Verdict::Higher => "higher",
-            Verdict::Lower => "lower",
-            Verdict::Identical => "identical",
-            Verdict::DifferentWithoutVariance => "different without variance",
-            Verdict::TooFew => "too few runs",
-        }
+    pub fn text(self) -> String {
+        if self == Verdict::TooFew { "too few runs".into() } else { name_of(self).replace('_', " ") }
     }
 
     /// The verdict of an outcome, by the direction of its metric.
@@ -101,8 +93,8 @@ pub fn outcome(baseline: &[f64], candidate: &[f64], confidence: f64) -> Outcome 
     let percent = |v: f64| 100.0 * v / base.abs();
     match stats::welch(candidate, baseline, confidence) {
         Some(welch) => Outcome::Tested {
-            difference: welch.difference,
-            percent: (base != 0.0).then(|| welch.difference.map(percent)),
+            difference: welch.interval,
+            percent: (base != 0.0).then(|| welch.interval.map(percent)),
             t: -welch.t,
             df: welch.df,
             p: welch.p,
@@ -120,9 +112,9 @@ pub fn paired(pairs: &[(f64, f64)], confidence: f64) -> Outcome {
     let (base, cand): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
     let differences: Vec<f64> = pairs.iter().map(|(base, cand)| cand - base).collect();
     let tested = || {
-        let (ratio, test) = stats::paired_ratio(pairs, confidence)?;
+        let test = stats::paired_ratio(pairs, confidence)?;
         let difference = stats::mean_interval(&differences, confidence)?;
-        let percent = Some(ratio.map(|ratio| (ratio - 1.0) * 100.0));
+        let percent = Some(test.interval.map(|ratio| (ratio - 1.0) * 100.0));
         if !test.t.is_finite() {
             return Some(Outcome::Constant { difference: difference.mean, percent: percent.map(|p| p.mean) });
         }

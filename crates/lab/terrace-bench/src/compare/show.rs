@@ -3,9 +3,8 @@
 //! Numbers have four significant digits and at least their whole part; t and its degrees of freedom have
 //! five, as R prints them. JSON and CSV have all digits.
 
-use super::cells::{CellComparison, Comparison, Side, distinct};
+use super::cells::{CellComparison, Comparison, FILE, Side, distinct};
 use super::outcome::{Outcome, Verdict};
-use super::sources::FILE;
 use crate::format::plain_table;
 use crate::stats::Interval;
 use clap::ValueEnum;
@@ -13,9 +12,10 @@ use comfy_table::{ContentLineStyle, LineStyle, Table, TableStyle};
 use std::fmt::Write as _;
 
 /// Output format of a comparison.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// Tables in plain text.
+    #[default]
     Text,
     /// Tables in Markdown.
     Markdown,
@@ -75,7 +75,7 @@ fn text(answer: &Comparison) -> String {
 /// cell has both means and the interval of their difference.
 fn boxes(section: &[CellComparison], answer: &Comparison) -> String {
     let head = |(name, value): &(String, String)| format!("{name} {value}");
-    let across = usize::from(answer.by.len() > 1 && is_grid(section));
+    let across = usize::from(answer.question.by.len() > 1 && is_grid(section));
     let column = |c: &CellComparison| c.cell[..across].iter().map(head).collect::<Vec<_>>().join(", ");
     let row = |c: &CellComparison| c.cell[across..].iter().map(head).collect::<Vec<_>>().join(", ");
     let names = |of: &dyn Fn(&CellComparison) -> String| {
@@ -83,7 +83,7 @@ fn boxes(section: &[CellComparison], answer: &Comparison) -> String {
         distinct(all.iter().map(String::as_str))
     };
     let (columns, rows) = (names(&column), names(&row));
-    let mut table = vec![vec![vec![format!("Mean [{} CI]", percentage(answer.confidence))]]];
+    let mut table = vec![vec![vec![format!("Mean [{} CI]", percentage(answer.question.confidence))]]];
     let means = || format!("{} / {}", section[0].baseline.value, section[0].candidate.value);
     table[0].extend(columns.iter().map(|c| vec![if c.is_empty() { means() } else { c.clone() }]));
     for r in &rows {
@@ -116,7 +116,7 @@ fn in_box(cell: &CellComparison) -> Vec<String> {
                 if cell.verdict == Verdict::NoSignificance { Some("no significance".into()) } else { share };
             [means, interval(difference)].into_iter().chain(last).collect()
         }
-        Outcome::Constant { .. } => vec![means, cell.verdict.text().into()],
+        Outcome::Constant { .. } => vec![means, cell.verdict.text()],
         Outcome::TooFew => vec![means, format!("{} and {} runs", cell.baseline.runs, cell.candidate.runs)],
     }
 }
@@ -140,7 +140,7 @@ fn words(cell: &CellComparison) -> [String; 8] {
     let marked = cell.baseline.marked + cell.candidate.marked;
     let marks = if marked > 0 { format!(" ({marked} marked)") } else { String::new() };
     let runs = format!("{}, {}{marks}", cell.baseline.runs, cell.candidate.runs);
-    let verdict = cell.verdict.text().to_string();
+    let verdict = cell.verdict.text();
     match &cell.outcome {
         Outcome::Tested { difference, percent, t, df, p } => [
             name,
@@ -164,9 +164,9 @@ fn words(cell: &CellComparison) -> [String; 8] {
 }
 
 fn tests(section: &[CellComparison], answer: &Comparison) -> String {
-    let ci = format!("[{} CI]", percentage(answer.confidence));
+    let ci = format!("[{} CI]", percentage(answer.question.confidence));
     let head = [
-        answer.by.join(", "),
+        answer.question.by.join(", "),
         "runs".into(),
         format!("difference {ci}"),
         format!("per cent {ci}"),
@@ -184,13 +184,13 @@ fn tests(section: &[CellComparison], answer: &Comparison) -> String {
 }
 
 fn markdown(answer: &Comparison) -> String {
-    let ci = format!("[{} CI]", percentage(answer.confidence));
+    let ci = format!("[{} CI]", percentage(answer.question.confidence));
     let escaped = |text: &str| text.replace('|', "\\|").replace('\n', " ");
     let mut out = String::new();
     for section in sections(answer) {
         let (base, cand) = (&section[0].baseline.value, &section[0].candidate.value);
         let _ = writeln!(out, "### {}\n", escaped(&title(&section[0])));
-        let mut head: Vec<String> = answer.by.clone();
+        let mut head: Vec<String> = answer.question.by.clone();
         head.extend([
             base.clone(),
             cand.clone(),
@@ -219,7 +219,7 @@ fn markdown(answer: &Comparison) -> String {
 /// Remarks below the tables: regressions between two files, refused runs, notices.
 fn remarks(answer: &Comparison, bullet: &str) -> String {
     let mut out = String::new();
-    if answer.factor == FILE {
+    if answer.question.factor == FILE {
         let count = |verdict| answer.cells.iter().filter(|c| c.verdict == verdict).count();
         let (worse, better, all) = (count(Verdict::Worse), count(Verdict::Better), answer.cells.len());
         let _ = writeln!(out, "{bullet}{worse} regressions and {better} improvements in {all} comparisons");
@@ -241,11 +241,9 @@ fn remarks(answer: &Comparison, bullet: &str) -> String {
 fn csv(answer: &Comparison) -> String {
     let fixed = "baseline,candidate,baseline_runs,candidate_runs,baseline_mean,candidate_mean,difference,difference_low,difference_high,\
         percent,percent_low,percent_high,t,df,p,result";
-    let mut out = csv::Writer::from_writer(Vec::new());
-    let head = ["metric"].into_iter().chain(answer.by.iter().map(String::as_str)).chain(fixed.split(','));
-    let lines = std::iter::once(head.map(String::from).collect()).chain(answer.cells.iter().map(csv_line));
-    lines.into_iter().for_each(|line: Vec<String>| out.write_record(line).expect("memory takes all"));
-    String::from_utf8(out.into_inner().expect("memory takes all")).expect("fields are text")
+    let by = answer.question.by.iter().map(String::as_str);
+    let head = ["metric"].into_iter().chain(by).chain(fixed.split(','));
+    terrace_output::csv(head, answer.cells.iter().map(csv_line)).expect("fields are text")
 }
 
 fn csv_line(cell: &CellComparison) -> Vec<String> {
@@ -267,7 +265,7 @@ fn csv_line(cell: &CellComparison) -> Vec<String> {
         Outcome::TooFew => ([None; 3], [None; 3], [None; 3]),
     };
     line.extend([difference, percent, rest].into_iter().flatten().map(value));
-    line.push(cell.verdict.text().into());
+    line.push(cell.verdict.text());
     line
 }
 

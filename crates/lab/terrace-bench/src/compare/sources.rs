@@ -9,40 +9,20 @@
 //! Every run also has the column `file`, and a run of fio `dir`, the file's directory. Columns of a cell that
 //! never change are left out.
 
-use super::cells::{Question, Row, distinct};
+use super::cells::{FILE, Question, Row, distinct};
 use super::fio_output;
+use super::options::Compare;
 use crate::machine::Machine;
 use crate::raw;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
-use terrace_api::capture::{At, Error};
 
 /// Maximum size of a file, bytes.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 /// Columns that number the runs of a cell: no metric, and no part of a cell.
 const RUN_NUMBERS: [&str; 9] =
     ["run", "runs", "repetition", "rep", "round", "iteration", "sample", "seed", "order"];
-/// The column present in every run.
-pub(crate) const FILE: &str = "file";
-
-/// The question on the command line; omitted parts follow from the files.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Selection {
-    /// The factor; with two files by default the file.
-    pub factor: Option<String>,
-    /// The factor's value of the baseline; with the file as the factor by default the first one.
-    pub baseline: Option<String>,
-    /// Columns of a cell.
-    pub by: Option<Vec<String>>,
-    /// Metrics; empty: the default ones.
-    pub metrics: Vec<String>,
-    /// The column that pairs runs.
-    pub pair: Option<String>,
-    /// Confidence of the intervals.
-    pub confidence: f64,
-}
-
 /// The runs of all files, and the complete question.
 #[derive(Clone, Debug)]
 pub struct Loaded {
@@ -85,7 +65,8 @@ struct File {
 ///
 /// # Errors
 /// One line: file, line, fault, cure.
-pub fn load(paths: &[PathBuf], asked: &Selection) -> Result<Loaded, String> {
+pub fn load(asked: &Compare) -> Result<Loaded, String> {
+    let paths = &asked.files;
     if let Some(twice) = paths.iter().enumerate().find_map(|(i, p)| paths[..i].contains(p).then_some(p)) {
         return Err(format!("{} is named twice (each run counts once)", twice.display()));
     }
@@ -112,20 +93,25 @@ pub fn load(paths: &[PathBuf], asked: &Selection) -> Result<Loaded, String> {
         same_columns(&mut rows);
     }
     let question = Question {
-        baseline: baseline(&rows, &factor, asked, paths)?,
-        by: asked.by.clone().unwrap_or_else(|| default_by(&rows, &factor, &kinds, asked)),
+        baseline: baseline(&rows, &factor, asked)?,
+        by: asked.by.as_deref().map_or_else(|| default_by(&rows, &factor, &kinds, asked), named),
         factor,
-        metrics: asked.metrics.clone(),
+        metrics: named(&asked.metric),
         pair: asked.pair.clone().or_else(|| paired.then(|| "repetition".into())),
         confidence: asked.confidence,
     };
     Ok(Loaded { rows, question, notices })
 }
 
-fn baseline(rows: &[Row], factor: &str, asked: &Selection, paths: &[PathBuf]) -> Result<String, String> {
+/// The names in a list of the command line, which may be empty.
+fn named(list: &[String]) -> Vec<String> {
+    list.iter().filter(|name| !name.is_empty()).cloned().collect()
+}
+
+fn baseline(rows: &[Row], factor: &str, asked: &Compare) -> Result<String, String> {
     match &asked.baseline {
         Some(value) => Ok(value.clone()),
-        None if factor == FILE => Ok(paths[0].display().to_string()),
+        None if factor == FILE => Ok(asked.files[0].display().to_string()),
         None => {
             let values = distinct(rows.iter().filter_map(|row| row.column(factor)));
             Err(format!(
@@ -138,7 +124,7 @@ fn baseline(rows: &[Row], factor: &str, asked: &Selection, paths: &[PathBuf]) ->
 
 /// The default columns of the files' kinds that all runs have, without the factor and those that never
 /// change.
-fn default_by(rows: &[Row], factor: &str, kinds: &[Kind], asked: &Selection) -> Vec<String> {
+fn default_by(rows: &[Row], factor: &str, kinds: &[Kind], asked: &Compare) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for kind in kinds {
         let of_csv =
@@ -151,7 +137,7 @@ fn default_by(rows: &[Row], factor: &str, kinds: &[Kind], asked: &Selection) -> 
     let makes_cells = |name: &&String| {
         let name = name.as_str();
         let other =
-            name == factor || name == FILE || numbers_runs(name) || asked.metrics.iter().any(|m| m == name);
+            name == factor || name == FILE || numbers_runs(name) || asked.metric.iter().any(|m| m == name);
         !other && varies(name) && rows.iter().all(|row| row.column(name).is_some())
     };
     names.iter().filter(makes_cells).cloned().collect()
@@ -191,8 +177,7 @@ fn other_machine(files: &[File], paths: &[PathBuf]) -> Option<String> {
 }
 
 fn fault(path: &Path, line: Option<usize>, fault: impl Into<String>, cure: &str) -> String {
-    let at = line.map(|line| At::Line(line as u64));
-    Error { file: path.display().to_string(), at, fault: fault.into(), cure: cure.into() }.to_string()
+    raw::error(path, line, fault, cure).to_string()
 }
 
 /// A directory of a run stands for its raw results.
@@ -201,7 +186,7 @@ fn results_of(path: &Path) -> PathBuf {
     if inside.exists() { inside } else { path.to_owned() }
 }
 
-fn read(given: &Path, factor: &str, asked: &Selection) -> Result<File, String> {
+fn read(given: &Path, factor: &str, asked: &Compare) -> Result<File, String> {
     let path = &results_of(given);
     let unread = |e: std::io::Error| fault(path, None, e.to_string(), "name a file of results");
     let size = fs::metadata(path).map_err(unread)?.len();
@@ -212,7 +197,7 @@ fn read(given: &Path, factor: &str, asked: &Selection) -> Result<File, String> {
     rows_of(path, &bytes, factor, asked)
 }
 
-fn rows_of(path: &Path, bytes: &[u8], factor: &str, asked: &Selection) -> Result<File, String> {
+fn rows_of(path: &Path, bytes: &[u8], factor: &str, asked: &Compare) -> Result<File, String> {
     if raw::is_raw(bytes) {
         return matrix(path, bytes);
     }
@@ -316,7 +301,7 @@ impl Table {
 
 /// The metrics are the named ones, or the only column of numbers that is neither factor nor cell nor number
 /// of a run.
-fn csv_rows(path: &Path, text: &str, factor: &str, asked: &Selection) -> Result<File, String> {
+fn csv_rows(path: &Path, text: &str, factor: &str, asked: &Compare) -> Result<File, String> {
     let table = Table::read(path, text)?;
     let metrics = csv_metrics(&table, factor, asked).map_err(|(why, cure)| fault(path, None, why, &cure))?;
     let mut rows = Vec::new();
@@ -339,8 +324,8 @@ fn csv_rows(path: &Path, text: &str, factor: &str, asked: &Selection) -> Result<
     Ok(File { kind: Kind::Csv, rows, notices: Vec::new(), machine: None, paired: false })
 }
 
-fn csv_metrics(csv: &Table, factor: &str, asked: &Selection) -> Result<Vec<String>, (String, String)> {
-    let named: Vec<String> = asked.metrics.iter().filter(|m| csv.names.contains(m)).cloned().collect();
+fn csv_metrics(csv: &Table, factor: &str, asked: &Compare) -> Result<Vec<String>, (String, String)> {
+    let named: Vec<String> = named(&asked.metric).into_iter().filter(|m| csv.names.contains(m)).collect();
     if !named.is_empty() {
         return Ok(named);
     }
@@ -369,20 +354,15 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    fn asked() -> Selection {
-        Selection {
-            factor: Some("kernel".into()),
-            baseline: Some("old".into()),
-            confidence: 0.95,
-            ..Selection::default()
-        }
+    fn asked() -> Compare {
+        Compare { factor: Some("kernel".into()), baseline: Some("old".into()), ..Compare::default() }
     }
 
-    fn file(name: &str, text: &str, asked: &Selection) -> Result<File, String> {
+    fn file(name: &str, text: &str, asked: &Compare) -> Result<File, String> {
         rows_of(Path::new(name), text.as_bytes(), asked.factor.as_deref().unwrap_or(FILE), asked)
     }
 
-    fn wrong(name: &str, text: &str, asked: &Selection) -> String {
+    fn wrong(name: &str, text: &str, asked: &Compare) -> String {
         file(name, text, asked).map(|f| f.rows.len()).unwrap_err()
     }
 
@@ -391,7 +371,7 @@ mod tests {
     #[test]
     fn a_csvs_metric_is_what_nothing_else_is() {
         let by = |names: &[&str]| Some(names.iter().map(|n| (*n).to_string()).collect::<Vec<_>>());
-        let found = file("t.csv", TABLE, &Selection { by: by(&["jobs", "pattern"]), ..asked() }).unwrap();
+        let found = file("t.csv", TABLE, &Compare { by: by(&["jobs", "pattern"]), ..asked() }).unwrap();
         assert_eq!(found.rows[1].metrics, BTreeMap::from([("mib".to_string(), 11.0)]));
         assert_eq!(found.rows[1].column("run"), Some("2"));
         let error = wrong("t.csv", TABLE, &asked());
@@ -399,7 +379,7 @@ mod tests {
             error,
             "t.csv: jobs and mib could each be the metric (name it with --metric, or what makes the cells with --by)"
         );
-        let named = Selection { metrics: vec!["mib".into()], ..asked() };
+        let named = Compare { metric: vec!["mib".into()], ..asked() };
         let found = file("t.csv", TABLE, &named).unwrap();
         assert_eq!(
             default_by(&found.rows, "kernel", &[Kind::Csv], &named),
@@ -410,12 +390,12 @@ mod tests {
 
     #[test]
     fn invalid_number_is_refused_with_file_and_line() {
-        let by = Selection { by: Some(vec!["jobs".into()]), ..asked() };
+        let by = Compare { by: Some(vec!["jobs".into()]), ..asked() };
         for bad in ["NaN", "inf", "-inf", "1e999"] {
             let error = wrong("t.csv", &TABLE.replace("11\n", &format!("{bad}\n")), &by);
             assert!(error.starts_with(&format!("t.csv: line 3: mib is \"{bad}\" (every run")), "{error}");
         }
-        let named = Selection { metrics: vec!["mib".into()], ..asked() };
+        let named = Compare { metric: vec!["mib".into()], ..asked() };
         let error = wrong("t.csv", &TABLE.replace("10.5", ""), &named);
         assert!(error.starts_with("t.csv: line 2: mib is \"\""), "{error}");
         assert!(wrong("t.csv", "kernel,mib\n", &asked()).contains("no line but the header"));

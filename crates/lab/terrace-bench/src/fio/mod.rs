@@ -1,4 +1,4 @@
-//! fio's command lines and logs. [`output`] parses its JSON.
+//! fio's options of random loads, and its logs. [`output`] parses its JSON.
 //!
 //! Two traps are avoided here. fio 3.33 repeats one random sequence whatever `--randseed` is, unless
 //! `--randrepeat=0` is given with it. And without an explicit centre the hot spot of a zipf distribution
@@ -7,50 +7,6 @@
 pub mod output;
 
 pub use output::{Report, report};
-
-/// One fio command.
-#[derive(Clone, Debug)]
-pub struct Job<'a> {
-    /// I/O engine.
-    pub(crate) engine: &'a str,
-    /// read, write, randread.
-    pub(crate) rw: &'a str,
-    /// Block size, in fio's notation.
-    pub(crate) bs: &'a str,
-    /// File name, relative to the directory under test.
-    pub(crate) file: &'a str,
-    /// Bytes of the file.
-    pub size: u64,
-    /// Seconds; 0: one pass over the file.
-    pub(crate) seconds: u64,
-    /// Further options.
-    pub(crate) more: Vec<String>,
-}
-
-impl Job<'_> {
-    /// The command line; the plan replaces `{dir}`.
-    pub(crate) fn argv(&self) -> Vec<String> {
-        let mut argv = vec![
-            "fio".to_string(),
-            "--name=bench".into(),
-            "--output-format=json".into(),
-            "--group_reporting=1".into(),
-            format!("--ioengine={}", self.engine),
-            format!("--rw={}", self.rw),
-            format!("--bs={}", self.bs),
-            format!("--filename={{dir}}/{}", self.file),
-            format!("--size={}", self.size),
-            // Otherwise fio would drop the file's cached pages at its start, and the warm-up would be lost.
-            "--invalidate=0".into(),
-            "--create_on_open=1".into(),
-        ];
-        if self.seconds > 0 {
-            argv.extend(["--time_based=1".into(), format!("--runtime={}", self.seconds)]);
-        }
-        argv.extend(self.more.iter().cloned());
-        argv
-    }
-}
 
 /// Options of a random load: distribution, number of jobs, an effective seed.
 pub(crate) fn random_options(distribution: &str, jobs: u32, seed: u64) -> Vec<String> {

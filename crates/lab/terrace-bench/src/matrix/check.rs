@@ -5,6 +5,7 @@ use super::spec::{
     distribution,
 };
 use crate::compare::Better;
+use crate::format::name_of;
 use toml::de::{DeTable, DeValue};
 
 /// Minimum of terrace's `--memory`.
@@ -53,11 +54,11 @@ impl Spec {
 
     fn default_names(&mut self) {
         for system in self.system.iter_mut().filter(|s| s.name.is_empty()) {
-            system.name = system.kind.name().into();
+            system.name = name_of(system.kind);
         }
         for load in self.load.iter_mut().filter(|l| l.name.is_empty()) {
             load.name = match load.kind {
-                LoadKind::Fio => format!("fio-{}", load.engine.name().replace('_', "-")),
+                LoadKind::Fio => format!("fio-{}", name_of(load.engine).replace('_', "-")),
                 LoadKind::Reads => "reads".into(),
                 LoadKind::Command => "command".into(),
             };
@@ -191,7 +192,7 @@ impl Spec {
                 ("algorithm", s.algorithm.is_some(), s.kind == SystemKind::Zram),
             ];
             if let Some((name, ..)) = given.iter().find(|(_, given, ok)| *given && !ok) {
-                return wrong(key(name), format!("not for kind = \"{}\"", s.kind.name()));
+                return wrong(key(name), format!("not for kind = \"{}\"", name_of(s.kind)));
             }
             if terrace && s.memory_mib.is_none() && !s.auto && self.limit_mib.is_none() {
                 return wrong(key("kind"), "without a limit_mib, terrace wants memory_mib");

@@ -20,6 +20,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use terrace_output::named;
 use terrace_system::{mounts, proc};
 
 /// One change to the machine.
@@ -155,7 +156,7 @@ fn remove(path: &Path) -> io::Result<()> {
     };
     match result {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-        result => result.map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display()))),
+        result => result.map_err(named(path)),
     }
 }
 
@@ -198,7 +199,7 @@ impl Cleanup {
     /// # Errors
     /// A directory that cannot be written: then nothing may be set up.
     pub(crate) fn open(state: &Path) -> io::Result<Cleanup> {
-        let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", state.display()));
+        let named = named(state);
         fs::create_dir_all(state).map_err(named)?;
         undo_left(state);
         let pid = std::process::id();

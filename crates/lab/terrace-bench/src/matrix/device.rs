@@ -107,7 +107,7 @@ fn directory(path: &Path, keep: bool, cleanup: &mut Cleanup) -> io::Result<Devic
     if !keep {
         cleanup.note(Setup::Path(data.clone()))?;
     }
-    fs::create_dir_all(&data).map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", data.display())))?;
+    fs::create_dir_all(&data).map_err(terrace_output::named(&data))?;
     let data = data.canonicalize()?;
     Ok(Device {
         told: format!("directory {}", data.display()),

@@ -13,7 +13,6 @@ use crate::machine::{self, FOREIGN_CPU_MAX, Machine};
 use crate::meters;
 use crate::pages::DATA_SEED;
 use crate::raw;
-use crate::signals::interrupted;
 use crate::steps::{self, Outcome};
 use crate::system::{self, Places, RunningSystem, System};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -21,6 +20,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use terrace_output::named;
+use terrace_output::signals::interrupted;
 
 /// State that outlasts a run.
 pub(super) struct Harness<'a> {
@@ -52,7 +53,7 @@ impl<'a> Harness<'a> {
         cleanup: &mut Cleanup,
     ) -> io::Result<Harness<'a>> {
         let out = options.out.clone().unwrap_or_else(|| PathBuf::from(format!("matrix-{}", spec.name)));
-        fs::create_dir_all(&out).map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", out.display())))?;
+        fs::create_dir_all(&out).map_err(named(&out))?;
         let (mut writer, results) = raw::Writer::append(&out.join("raw.jsonl")).map_err(io::Error::other)?;
         results.notices.iter().for_each(|notice| terrace_output::error_line!("terrace-bench: {notice}"));
         let done = done(&results, options.resume, text, &out)?;
@@ -103,7 +104,7 @@ impl<'a> Harness<'a> {
     ///
     /// # Errors
     /// Results that cannot be written.
-    pub(super) fn all(&mut self, runs: &[Planned<'_>], cleanup: &mut Cleanup) -> io::Result<i32> {
+    pub(super) fn all(&mut self, runs: &[Planned<'_>], cleanup: &mut Cleanup) -> io::Result<u8> {
         let (start, mut planned) = (Instant::now(), Duration::ZERO);
         for (i, run) in runs.iter().enumerate() {
             if interrupted() {
@@ -119,7 +120,7 @@ impl<'a> Harness<'a> {
         }
         self.end_sides().map_err(io::Error::other)?;
         terrace_output::print_line!("{} runs refused, {} marked", self.refused, self.marked)?;
-        Ok(i32::from(self.refused > 0 || interrupted()))
+        Ok(u8::from(self.refused > 0 || interrupted()))
     }
 
     /// Executes one run and records it. Returns its line for the terminal, or nothing if a signal ended it.
@@ -370,17 +371,16 @@ fn same_machine(a: &Machine, b: &Machine) -> bool {
 
 /// A directory of this process for set-ups, and one in it for output of runs.
 fn work_dirs(dir: &Path, cleanup: &mut Cleanup) -> io::Result<(PathBuf, PathBuf)> {
-    let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", dir.display()));
     let made = !dir.exists();
-    fs::create_dir_all(dir).map_err(named)?;
-    let dir = dir.canonicalize().map_err(named)?;
+    fs::create_dir_all(dir).map_err(named(dir))?;
+    let dir = dir.canonicalize().map_err(named(dir))?;
     if made {
         cleanup.note(Setup::Directory(dir.clone()))?;
     }
     let work = dir.join(format!("terrace-bench-{}", std::process::id()));
     cleanup.note(Setup::Path(work.clone()))?;
     let scratch = work.join("scratch");
-    fs::create_dir_all(&scratch).map_err(named)?;
+    fs::create_dir_all(&scratch).map_err(named(&dir))?;
     Ok((work, scratch))
 }
 
@@ -400,9 +400,7 @@ fn make_device(
         Device::make(&spec.device, dir, work, sets.values().sum::<u64>() + written, options.keep, cleanup)?;
     for (file, mib) in &sets {
         let path = device.data.join(file);
-        spec.content
-            .make_file(&path, mib << 20, DATA_SEED)
-            .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))?;
+        spec.content.make_file(&path, mib << 20, DATA_SEED).map_err(named(&path))?;
     }
     Ok(device)
 }

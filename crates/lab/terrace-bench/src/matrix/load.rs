@@ -3,7 +3,8 @@
 
 use super::spec::{Access, Expect, LoadKind, LoadSpec, Spec, SystemKind, block_bytes, distribution};
 use crate::content::Content;
-use crate::fio::{Job, random_options};
+use crate::fio::random_options;
+use crate::format::name_of;
 use crate::machine;
 use crate::pages::{self, MIB};
 use crate::steps::Step;
@@ -91,7 +92,7 @@ impl<'a> Load<'a> {
 
     /// Name of its data file.
     pub(crate) fn file(&self) -> Option<String> {
-        self.file_mib.map(|mib| format!("{}-{mib}", self.content.name()))
+        self.file_mib.map(|mib| format!("{}-{mib}", name_of(self.content)))
     }
 
     /// MiB that the load writes, for which the device must have room.
@@ -134,7 +135,7 @@ impl<'a> Load<'a> {
     pub(crate) fn warm_steps(&self, setting: &Setting<'_>) -> Vec<Step> {
         let mut steps = Vec::new();
         if let (Some(Expect::Hits), Some(file), false) = (self.spec.expect, self.file(), setting.direct) {
-            let fill = [("file", format!("{{dir}}/{file}")), ("content", self.content.name().into())];
+            let fill = [("file", format!("{{dir}}/{file}")), ("content", name_of(self.content))];
             let fill = worker_step(setting.places, "fill", "fill", &fill);
             steps.push(fill.until_hits(self.file_mib.unwrap_or(0) * MIB));
         }
@@ -179,7 +180,7 @@ impl<'a> Load<'a> {
             ("ramp-s", ramp_s.to_string()),
             ("seconds", self.measure_s.to_string()),
             ("seed", setting.seed.to_string()),
-            ("content", self.content.name().to_string()),
+            ("content", name_of(self.content)),
         ];
         let Some(hybrid) = setting.hybrid else {
             options.push(("direct", u8::from(setting.direct).to_string()));
@@ -205,7 +206,7 @@ impl<'a> Load<'a> {
                 let options = [
                     ("file", format!("{{dir}}/{file}")),
                     ("pages", PAGES_CHECKED.to_string()),
-                    ("content", self.content.name().to_string()),
+                    ("content", name_of(self.content)),
                 ];
                 let verify = worker_step(setting.places, VERIFY, "verify", &options);
                 if setting.two_paths {
@@ -221,11 +222,10 @@ impl<'a> Load<'a> {
 
     /// Reads one page, so that fio's text is loaded before the measurement of cold reads.
     fn text_step(&self, direct: bool) -> Step {
-        let (engine, file) = (self.spec.engine.name(), self.data_file());
         let more = if direct { vec!["--direct=1".into()] } else { Vec::new() };
-        let job =
-            Job { engine, rw: "read", bs: "4k", file: &file, size: pages::PAGE as u64, seconds: 0, more };
-        Step::new("text", job.argv())
+        let (rw, bs, options) = (Access::Read, "4k".into(), Vec::new());
+        let spec = &LoadSpec { rw, bs, options, ..self.spec.clone() };
+        Load { spec, ..*self }.fio("text", &self.data_file(), pages::PAGE as u64, 0, more)
     }
 
     fn data_file(&self) -> String {
@@ -255,21 +255,38 @@ impl<'a> Load<'a> {
         self.fio(name, &self.data_file(), bytes, if self.once() { 0 } else { seconds }, more)
     }
 
-    fn fio(&self, name: &str, file: &str, size: u64, seconds: u64, mut more: Vec<String>) -> Step {
+    /// A fio command on a file; `seconds` 0: one pass over it.
+    fn fio(&self, name: &str, file: &str, size: u64, seconds: u64, more: Vec<String>) -> Step {
+        let mut argv = vec![
+            "fio".to_string(),
+            "--name=bench".into(),
+            "--output-format=json".into(),
+            "--group_reporting=1".into(),
+            format!("--ioengine={}", name_of(self.spec.engine)),
+            format!("--rw={}", name_of(self.spec.rw)),
+            format!("--bs={}", self.spec.bs),
+            format!("--filename={{dir}}/{file}"),
+            format!("--size={size}"),
+            // Otherwise fio would drop the file's cached pages at its start, and the warm-up would be lost.
+            "--invalidate=0".into(),
+            "--create_on_open=1".into(),
+        ];
+        if seconds > 0 {
+            argv.extend(["--time_based=1".into(), format!("--runtime={seconds}")]);
+        }
         if name == MEASURE {
             // Before options of the matrix, which may start another job.
-            let logs = [
+            argv.extend([
                 format!("--write_bw_log={MEASURE}"),
                 "--per_job_logs=0".into(),
                 format!("--log_avg_msec={SERIES_MS}"),
                 "--percentile_list=50:75:90:95:99:99.5:99.9:99.99".into(),
-            ];
-            more.splice(0..0, logs);
+            ]);
         }
         let cpus = machine::cpus().to_string();
-        more.extend(self.spec.options.iter().map(|option| option.replace("{cpus}", &cpus)));
-        let (engine, rw, bs) = (self.spec.engine.name(), self.spec.rw.name(), self.spec.bs.as_str());
-        Step::new(name, Job { engine, rw, bs, file, size, seconds, more }.argv())
+        argv.extend(more);
+        argv.extend(self.spec.options.iter().map(|option| option.replace("{cpus}", &cpus)));
+        Step::new(name, argv)
     }
 
     /// Common options of warm-up and measurement.
@@ -312,7 +329,7 @@ impl<'a> Load<'a> {
             ("{memory_mib}", setting.memory_mib.to_string()),
             ("{here}", setting.here.display().to_string()),
             ("{bench}", setting.places.bench.display().to_string()),
-            ("{content}", self.content.name().to_string()),
+            ("{content}", name_of(self.content)),
             ("{direct}", u8::from(setting.direct).to_string()),
             ("{jobs}", self.jobs.to_string()),
             ("{pattern}", self.pattern.to_string()),

@@ -22,7 +22,7 @@ pub mod targets;
 pub mod trees;
 
 use crate::machine;
-use crate::{raw, signals};
+use crate::raw;
 use cleanup::Cleanup;
 use harness::Harness;
 use plan::{Planned, estimate, minutes};
@@ -36,8 +36,8 @@ pub use options::Matrix;
 ///
 /// # Errors
 /// An error in the file, or a missing feature of the machine.
-pub fn run(options: &Matrix) -> io::Result<i32> {
-    signals::catch();
+pub fn run(options: &Matrix) -> io::Result<u8> {
+    terrace_output::signals::catch();
     let named = |e: &dyn std::fmt::Display| io::Error::other(format!("{}: {e}", options.file.display()));
     let text = fs::read_to_string(&options.file).map_err(|e| named(&e))?;
     let spec = Spec::parse(&text).map_err(|e| named(&e))?;
@@ -79,7 +79,7 @@ pub fn run(options: &Matrix) -> io::Result<i32> {
         false => format!("\n{}\n{}", summary::means(&results), targets::table(&evaluated)),
     };
     terrace_output::print(&shown)?;
-    Ok(code.max(i32::from(evaluated.iter().any(|target| !target.is_met()))))
+    Ok(code.max(u8::from(evaluated.iter().any(|target| !target.is_met()))))
 }
 
 fn dry_run(spec: &Spec, runs: &[Planned<'_>], seed: u64) -> io::Result<()> {

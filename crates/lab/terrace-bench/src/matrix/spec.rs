@@ -1,6 +1,6 @@
 //! The TOML definition of a matrix, checked. Errors name the line and the key.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 use crate::compare::Better;
@@ -155,7 +155,8 @@ pub(crate) struct SystemSpec {
     pub(crate) algorithm: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+/// Kinds of systems.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum SystemKind {
     /// The page cache, as the machine has it.
@@ -279,7 +280,7 @@ pub(crate) enum LoadKind {
 }
 
 /// fio's engines.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Engine {
     /// pread, pwrite.
@@ -293,16 +294,6 @@ pub(crate) enum Engine {
 }
 
 impl Engine {
-    /// As fio names it.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Engine::Psync => "psync",
-            Engine::IoUring => "io_uring",
-            Engine::Libaio => "libaio",
-            Engine::Mmap => "mmap",
-        }
-    }
-
     /// Whether it has several requests in flight.
     pub(crate) fn is_deep(self) -> bool {
         matches!(self, Engine::IoUring | Engine::Libaio)
@@ -310,7 +301,7 @@ impl Engine {
 }
 
 /// The kind of fio's accesses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Access {
     /// Random reads, in the matrix's patterns.
@@ -320,17 +311,6 @@ pub(crate) enum Access {
     Read,
     /// A new file from its beginning to its end, then fsync.
     Write,
-}
-
-impl Access {
-    /// As fio names it.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Access::Randread => "randread",
-            Access::Read => "read",
-            Access::Write => "write",
-        }
-    }
 }
 
 /// Minimum share of reads by the preload path.
@@ -372,11 +352,11 @@ pub(crate) struct TargetSpec {
 }
 
 fn terrace() -> String {
-    SystemKind::Terrace.name().into()
+    "terrace".into()
 }
 
 fn kernel() -> String {
-    SystemKind::Kernel.name().into()
+    "kernel".into()
 }
 
 /// Conditions that make a run a measurement.
@@ -469,22 +449,6 @@ impl DeviceSpec {
             DeviceKind::Throttled => {
                 self.on.unwrap_or(if self.path.is_some() { Base::Directory } else { Base::Memory })
             }
-        }
-    }
-}
-
-impl SystemKind {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            SystemKind::Kernel => "kernel",
-            SystemKind::KernelMglru => "kernel-mglru",
-            SystemKind::Terrace => "terrace",
-            SystemKind::TerraceMount => "terrace-mount",
-            SystemKind::Direct => "direct",
-            SystemKind::Zram => "zram",
-            SystemKind::PassThrough => "pass-through",
-            SystemKind::Foyer => "foyer",
-            SystemKind::Command => "command",
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use super::spec::{LoadKind, Spec, SystemSpec};
 use super::targets::{self, TargetResult};
-use crate::compare::sources::{self, Selection};
-use crate::compare::{Format, compare, show};
+use crate::compare::cells::grouped;
+use crate::compare::{Compare, Format, compare, show, sources};
 use crate::format::{markdown_table, short};
 use crate::raw::{Results, Run};
 use std::fs;
@@ -62,15 +62,16 @@ fn baseline(spec: &Spec) -> &SystemSpec {
 
 /// Each system against the baseline.
 fn tables(spec: &Spec, raw: &Path) -> String {
-    let asked = Selection {
+    let asked = Compare {
+        files: vec![raw.to_path_buf()],
         factor: Some("system".into()),
         baseline: Some(baseline(spec).name.clone()),
-        metrics: custom_metrics(spec),
+        metric: custom_metrics(spec),
         pair: spec.is_paired().then(|| "repetition".into()),
         confidence: 0.95,
-        ..Selection::default()
+        ..Compare::default()
     };
-    let loaded = sources::load(&[raw.to_path_buf()], &asked);
+    let loaded = sources::load(&asked);
     match loaded.and_then(|loaded| compare(&loaded.rows, &loaded.question)) {
         Ok(answer) => show::show(&answer, Format::Markdown),
         Err(why) => format!("No comparison: {why}\n"),
@@ -109,14 +110,9 @@ const SHOWN: [(&str, &str); 11] = [
 
 /// Means of the valid runs, by cell and system, for the terminal.
 pub(super) fn means(results: &Results) -> String {
-    let mut groups: Vec<(String, Vec<&Run>)> = Vec::new();
-    for run in results.runs.iter().filter(|run| run.refused.is_none()) {
-        let name = format!("{}, {}, {} jobs: {}", run.load, run.pattern, run.jobs, run.system);
-        match groups.iter_mut().find(|(there, _)| *there == name) {
-            Some((_, runs)) => runs.push(run),
-            None => groups.push((name, vec![run])),
-        }
-    }
+    let name = |run: &Run| format!("{}, {}, {} jobs: {}", run.load, run.pattern, run.jobs, run.system);
+    let valid = results.runs.iter().filter(|run| run.refused.is_none());
+    let mut groups = grouped(valid.map(|run| (name(run), run)));
     groups.sort_by(|a, b| a.0.cmp(&b.0));
     let mean = |runs: &[&Run], key: &str| {
         let all: Vec<f64> = runs.iter().filter_map(|run| run.metrics.get(key).copied()).collect();

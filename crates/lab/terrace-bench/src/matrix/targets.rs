@@ -1,6 +1,7 @@
 //! Targets of a matrix: bounds of ratios, and the measured ratios.
 
 use super::spec::{Spec, TargetSpec};
+use crate::compare::cells::grouped;
 use crate::compare::{CellComparison, Outcome, Question, Row, compare};
 use crate::format::markdown_table;
 use crate::raw::Run;
@@ -36,11 +37,11 @@ pub(crate) fn evaluate(spec: &Spec, runs: &[Run]) -> Vec<TargetResult> {
 
 fn evaluate_target(spec: &Spec, target: &TargetSpec, runs: &[Run]) -> Vec<TargetResult> {
     let wanted = |wanted: &Option<String>, found: &str| wanted.as_ref().is_none_or(|name| name == found);
-    let concerned: Vec<&Run> = runs
+    let concerned = runs
         .iter()
         .filter(|run| run.system == target.system || !target.alone && run.system == target.baseline)
         .filter(|run| wanted(&target.load, &run.load) && wanted(&target.pattern, &run.pattern))
-        .collect();
+        .map(|run| ((&run.load, &run.pattern, run.jobs), run));
     let question = Question {
         factor: "system".into(),
         baseline: target.baseline.clone(),
@@ -49,64 +50,44 @@ fn evaluate_target(spec: &Spec, target: &TargetSpec, runs: &[Run]) -> Vec<Target
         pair: Some("repetition".into()),
         confidence: 0.95,
     };
+    let result =
+        |cell: String, ratio, verdict: String| TargetResult { cell, target: target.text(), ratio, verdict };
     let mut evaluated = Vec::new();
-    for cell in by_cell(concerned) {
+    for (_, cell) in grouped(concerned) {
         if target.where_hits && !hits_dominate(&cell) {
             continue;
         }
-        if target.alone {
-            evaluated.push(evaluate_alone(target, &cell));
-            continue;
-        }
-        let rows: Vec<Row> = cell.iter().map(|run| Row::from(*run)).collect();
-        let answer = compare(&rows, &question);
-        let found = answer.as_ref().ok().and_then(|answer| answer.cells.first()).and_then(ratio);
-        let verdict = match (&found, answer) {
-            (Some(ratio), _) => target.verdict(ratio).to_string(),
-            (None, Err(why)) => format!("NOT MEASURED: {why}"),
-            (None, Ok(_)) => "NOT MEASURED: an interval needs two good pairs".into(),
+        let found = if target.alone { alone(target, &cell) } else { of_pairs(&question, &cell) };
+        let verdict = match &found {
+            Ok(found) => target.verdict(found).into(),
+            Err(why) => format!("NOT MEASURED: {why}"),
         };
-        let cell = told(cell[0]);
-        evaluated.push(TargetResult { cell, target: target.text(), ratio: found, verdict });
+        evaluated.push(result(told(cell[0]), found.ok(), verdict));
     }
     if evaluated.is_empty() && !target.where_hits && !spec.load.is_empty() {
         let cell = target.load.clone().unwrap_or_else(|| "all".into());
-        evaluated.push(TargetResult {
-            cell,
-            target: target.text(),
-            ratio: None,
-            verdict: "NOT MEASURED: no run".into(),
-        });
+        evaluated.push(result(cell, None, "NOT MEASURED: no run".into()));
     }
     evaluated
 }
 
-/// Evaluates a bound of the metric itself.
-fn evaluate_alone(target: &TargetSpec, cell: &[&Run]) -> TargetResult {
+/// The ratio of a cell's systems.
+fn of_pairs(question: &Question, cell: &[&Run]) -> Result<Interval, String> {
+    let rows: Vec<Row> = cell.iter().map(|run| Row::from(*run)).collect();
+    let answer = compare(&rows, question)?;
+    answer.cells.first().and_then(ratio).ok_or_else(|| "an interval needs two good pairs".into())
+}
+
+/// The metric itself.
+fn alone(target: &TargetSpec, cell: &[&Run]) -> Result<Interval, String> {
     let good = cell.iter().filter(|run| run.refused.is_none());
     let values: Vec<f64> = good.filter_map(|run| run.metrics.get(&target.metric).copied()).collect();
-    let found = mean_interval(&values, 0.95);
-    let verdict =
-        found.as_ref().map_or("NOT MEASURED: an interval needs two good runs", |found| target.verdict(found));
-    TargetResult { cell: told(cell[0]), target: target.text(), ratio: found, verdict: verdict.into() }
+    mean_interval(&values, 0.95).ok_or_else(|| "an interval needs two good runs".into())
 }
 
 /// The cell of a run as text.
 fn told(run: &Run) -> String {
     format!("{}, {}, {} jobs", run.load, run.pattern, run.jobs)
-}
-
-/// Runs by cell, in the order of first occurrence.
-fn by_cell(runs: Vec<&Run>) -> Vec<Vec<&Run>> {
-    let key = |run: &Run| (run.load.clone(), run.pattern.clone(), run.jobs);
-    let mut cells: Vec<Vec<&Run>> = Vec::new();
-    for run in runs {
-        match cells.iter_mut().find(|cell| key(cell[0]) == key(run)) {
-            Some(cell) => cell.push(run),
-            None => cells.push(vec![run]),
-        }
-    }
-    cells
 }
 
 fn hits_dominate(cell: &[&Run]) -> bool {

@@ -1,20 +1,18 @@
 //! Cells with a compressed tier (`sim --compress`): misses and time beside the same policy without it.
 
-use std::fmt::Write;
-use std::io;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use serde::Serialize;
 use terrace_output::Progress;
 use terrace_policy::mix;
-use terrace_sim::cells::{Job, each_on_all_cores};
-use terrace_sim::compressed_sim::{CompressedOutcome, CompressedSim, Content, Prices, Setup};
-use terrace_sim::ranking::percent;
+use terrace_sim::cells::Job;
+use terrace_sim::compressed_sim::{CompressedOutcome, Content, Prices, Setup};
 use terrace_sim::trace::Trace;
-use terrace_sim::yardsticks::build;
 
-const CSV_HEAD: &str = "trace,policy,size_frac,cache_pages,ratio,requests,misses,miss_ratio,tier_hits,stored,refused,\
+use super::tiers;
+
+pub(super) const COLUMNS: &str = "trace,policy,size_frac,cache_pages,ratio,requests,misses,miss_ratio,tier_hits,stored,refused,\
 refused_by_file,promoted,hits_per_compression,tier_share_mean,tier_share_end,windows,moves,turns,request_us,tier_cpu_us,time_ratio";
 
 /// Options of the tier.
@@ -59,54 +57,22 @@ fn refused(text: &str) -> Result<f64, String> {
     sound.ok_or_else(|| format!("{text} is no share: per cent (15%)"))
 }
 
-/// One result.
+/// Columns of a cell.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct Cell {
-    /// The trace's name.
-    pub trace: String,
-    /// The policy's name.
-    pub policy: String,
-    /// Memory as a share of the trace's pages.
-    pub size_frac: f64,
-    /// Memory, pages.
-    pub cache_pages: usize,
-    /// Compressed pages that fit into the memory of one; 1: no tier.
-    pub(crate) ratio: f64,
-    /// Requests in the trace.
-    pub requests: u64,
-    /// Requests that missed.
-    pub misses: u64,
-    /// Misses a request.
-    pub miss_ratio: f64,
-    /// Requests that the tier answered.
-    pub(crate) tier_hits: u64,
-    /// Pages compressed and stored.
-    pub(crate) stored: u64,
-    /// Pages compressed but not stored: the result was too long.
-    pub(crate) refused: u64,
-    /// Pages not compressed, because other pages of their file were refused.
-    pub(crate) refused_by_file: u64,
-    /// Pages moved from the tier to DRAM.
-    pub(crate) promoted: u64,
+pub(super) struct Columns {
+    #[serde(flatten)]
+    outcome: CompressedOutcome,
+    miss_ratio: f64,
     /// Hits in the tier for each page compressed.
-    pub(crate) hits_per_compression: f64,
+    hits_per_compression: f64,
     /// Mean share of the memory over all requests; the next field is the share at the end.
-    pub(crate) tier_share_mean: f64,
-    /// The tier's share of the memory at the end.
-    pub(crate) tier_share_end: f64,
-    /// Windows judged by the balancer.
-    pub(crate) windows: u64,
-    /// Windows in which the boundary moved.
-    pub(crate) moves: u64,
-    /// Windows in which it turned.
-    pub(crate) turns: u64,
-    /// Mean time of a request at the engine's prices, us.
-    pub(crate) request_us: f64,
+    tier_share_mean: f64,
+    tier_share_end: f64,
     /// Processor time of the tier for each request, us.
-    pub(crate) tier_cpu_us: f64,
-    /// `request_us` by that of the same policy without a tier.
-    pub(crate) time_ratio: f64,
+    tier_cpu_us: f64,
 }
+
+type Cell = tiers::Cell<Columns>;
 
 /// A pseudo-random number for `id` (SplitMix64), in 0..1.
 fn lot(id: u32) -> f64 {
@@ -114,46 +80,24 @@ fn lot(id: u32) -> f64 {
     (word >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// Computes one cell, without its `time_ratio`.
 fn compute(trace: &Trace, job: &Job, ratio: f64, options: &Compress) -> Cell {
-    let cache_pages = job.size.pages(trace.pages);
-    // A pool with spare room for all pages evicts none, whatever its size.
-    let budget = cache_pages.min(2 * trace.pages + 64).max(2);
-    let mut policy = build(&job.policy, budget, budget).expect("a known policy");
-    let percent = if ratio > 1.0 { options.compress_share.0.clone() } else { 0..=0 };
     let prices = Prices::default();
+    let setup = |budget| {
+        let percent = if ratio > 1.0 { options.compress_share.0.clone() } else { 0..=0 };
+        Setup { budget, ratio, percent, prices, device: None }
+    };
     let content = |id| Content { file: 0, compresses: lot(id) >= options.compress_refused };
-    let setup = Setup { budget, ratio, percent, prices, device: None };
-    let mut sim = CompressedSim::new(policy.as_mut(), setup, trace.pages, &content);
-    trace.ids.iter().for_each(|&id| sim.request(id));
-    let (outcome, share) = (sim.outcome(), sim.share());
-    let CompressedOutcome { requests, misses, tier_hits, stored, refused, refused_by_file, promoted, .. } =
-        outcome;
-    let CompressedOutcome { windows, moves, turns, .. } = outcome;
-    Cell {
-        trace: trace.name.clone(),
-        policy: job.policy.clone(),
-        size_frac: job.size.share(trace.pages),
-        cache_pages,
-        ratio,
-        requests,
-        misses,
-        miss_ratio: misses as f64 / requests.max(1) as f64,
-        tier_hits,
-        stored,
-        refused,
-        refused_by_file,
-        promoted,
-        hits_per_compression: outcome.hits_per_compression(),
-        tier_share_mean: outcome.share_mean() / budget as f64,
-        tier_share_end: share as f64 / budget as f64,
-        windows,
-        moves,
-        turns,
-        request_us: outcome.request_ns(&prices) / 1000.0,
-        tier_cpu_us: outcome.tier_ns(&prices) / 1000.0,
-        time_ratio: f64::NAN,
-    }
+    Cell::of(trace, job, setup, &content, |sim| {
+        let outcome = sim.outcome();
+        Columns {
+            miss_ratio: outcome.misses as f64 / outcome.requests.max(1) as f64,
+            hits_per_compression: outcome.hits_per_compression(),
+            tier_share_mean: outcome.share_mean() / sim.budget() as f64,
+            tier_share_end: sim.share() as f64 / sim.budget() as f64,
+            tier_cpu_us: outcome.tier_ns(&prices) / 1000.0,
+            outcome,
+        }
+    })
 }
 
 /// Each policy at each size without a tier, and with each of `options`.
@@ -167,93 +111,26 @@ pub(super) fn compute_all(
     ratios.push(1.0);
     ratios.sort_by(f64::total_cmp);
     ratios.dedup();
-    let all: Vec<(&Job, f64)> =
-        jobs.iter().flat_map(|job| ratios.iter().map(move |&ratio| (job, ratio))).collect();
-    let mut cells =
-        each_on_all_cores(&trace.name, &all, progress, |&(job, ratio)| compute(trace, job, ratio, options));
-    for cells in cells.chunk_by_mut(|_, next| next.ratio > 1.0) {
-        let without = cells[0].request_us;
-        cells.iter_mut().for_each(|cell| cell.time_ratio = cell.request_us / without);
-    }
-    cells
+    tiers::compute_all(trace, jobs, &ratios, progress, |job, ratio| compute(trace, job, ratio, options))
 }
 
-/// One row a cell.
-pub(super) fn csv(cells: &[Cell]) -> io::Result<String> {
-    let row = |c: &Cell| {
-        [
-            c.trace.clone(),
-            c.policy.clone(),
-            c.size_frac.to_string(),
-            c.cache_pages.to_string(),
-            c.ratio.to_string(),
-            c.requests.to_string(),
-            c.misses.to_string(),
-            format!("{:.6}", c.miss_ratio),
-            c.tier_hits.to_string(),
-            c.stored.to_string(),
-            c.refused.to_string(),
-            c.refused_by_file.to_string(),
-            c.promoted.to_string(),
-            format!("{:.4}", c.hits_per_compression),
-            format!("{:.4}", c.tier_share_mean),
-            format!("{:.4}", c.tier_share_end),
-            c.windows.to_string(),
-            c.moves.to_string(),
-            c.turns.to_string(),
-            format!("{:.4}", c.request_us),
-            format!("{:.4}", c.tier_cpu_us),
-            format!("{:.4}", c.time_ratio),
-        ]
-    };
-    terrace_output::csv(CSV_HEAD.split(','), cells.iter().map(row))
-}
-
-/// One block a trace.
 pub(super) fn table(cells: &[Cell]) -> String {
-    let mut out = String::new();
-    for cells in cells.chunk_by(|a, b| a.trace == b.trace) {
-        let _ = writeln!(out, "{}, {} requests", cells[0].trace, cells[0].requests);
-        let _ = writeln!(
-            out,
-            "{:12}{:>18}{:>7}{:>9}{:>8}{:>9}{:>9}{:>7}{:>13}{:>13}{:>11}{:>8}{:>8}",
-            "",
-            "memory",
-            "ratio",
-            "misses",
-            "below",
-            "compr.",
-            "promoted",
-            "h/c",
-            "tier: mean",
-            "end",
-            "moves/turns",
-            "us",
-            "time"
-        );
-        cells.iter().for_each(|cell| row(cell, &mut out));
-        out.push('\n');
-    }
-    out
-}
-
-fn row(c: &Cell, out: &mut String) {
-    let of_requests = |n: u64| n as f64 / c.requests.max(1) as f64;
-    let _ = writeln!(
-        out,
-        "{:12}{:>18}{:>7}{:>9.4}{:>8.4}{:>9.4}{:>9.4}{:>7.2}{:>11.1} %{:>11.1} %{:>11}{:>8.2}{:>7.1} %",
-        c.policy,
-        format!("{} = {}", percent(c.size_frac), c.cache_pages),
-        c.ratio,
-        c.miss_ratio,
-        of_requests(c.tier_hits),
-        of_requests(c.stored + c.refused),
-        of_requests(c.promoted),
-        c.hits_per_compression,
-        c.tier_share_mean * 100.0,
-        c.tier_share_end * 100.0,
-        format!("{}/{}", c.moves, c.turns),
-        c.request_us,
-        c.time_ratio * 100.0,
-    );
+    let words = "ratio,misses,below,compr.,promoted,h/c,tier: mean,end,moves/turns,us,time";
+    let head: Vec<_> = words.split(',').zip([7, 9, 8, 9, 9, 7, 13, 13, 11, 8, 8]).collect();
+    tiers::table(cells, &head, |cell| {
+        let Columns { outcome, miss_ratio, hits_per_compression, tier_share_mean, tier_share_end, .. } =
+            &cell.more;
+        format!(
+            "{:>7}{miss_ratio:>9.4}{:>8.4}{:>9.4}{:>9.4}{hits_per_compression:>7.2}{:>11.1} %{:>11.1} %{:>11}{:>8.2}{:>7.1} %",
+            cell.ratio,
+            cell.of_requests(outcome.tier_hits),
+            cell.of_requests(outcome.stored + outcome.refused),
+            cell.of_requests(outcome.promoted),
+            tier_share_mean * 100.0,
+            tier_share_end * 100.0,
+            format!("{}/{}", outcome.moves, outcome.turns),
+            cell.request_us,
+            cell.time_ratio * 100.0,
+        )
+    })
 }

@@ -1,6 +1,5 @@
 //! Cells with a device tier (`sim --device`): hits by tier, bytes written and time, beside the same memory without one.
 
-use std::fmt::Write;
 use std::path::PathBuf;
 use std::{fs, io};
 
@@ -8,12 +7,15 @@ use serde::Serialize;
 use terrace_api::device_profile::DeviceProfile;
 use terrace_output::Progress;
 use terrace_policy::device::admit::Admit;
-use terrace_sim::cells::{Job, Size, each_on_all_cores};
-use terrace_sim::compressed_sim::{CompressedOutcome, CompressedSim, Content, Prices, Setup};
-use terrace_sim::device_sim::DeviceSetup;
-use terrace_sim::ranking::percent;
+use terrace_sim::cells::{Job, Size};
+use terrace_sim::compressed_sim::{CompressedOutcome, Content, Prices, Setup};
+use terrace_sim::device_sim::{DeviceOutcome, DeviceSetup};
 use terrace_sim::trace::Trace;
-use terrace_sim::yardsticks::build;
+
+use super::tiers;
+
+pub(super) const COLUMNS: &str = "trace,policy,size_frac,cache_pages,ratio,device_pages,requests,dram_hits,compressed_hits,device_hits,misses,demoted,kept,\
+refused,reinserted,dropped,bytes_written,write_amplification,request_us,time_ratio";
 
 /// Options of the tier on a device.
 #[derive(Clone, Debug, clap::Args)]
@@ -114,52 +116,24 @@ fn admit(text: &str) -> Result<Admit, String> {
     }
 }
 
-/// One result.
+/// Columns of a cell; requests by the tier that answered.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct Cell {
-    /// The trace's name.
-    pub trace: String,
-    /// The policy's name.
-    pub policy: String,
-    /// Memory as a share of the trace's pages.
-    pub size_frac: f64,
-    /// Memory, pages.
-    pub cache_pages: usize,
-    /// Compressed pages that fit into the memory of one; 1: no compressed tier.
-    pub(crate) ratio: f64,
+pub(super) struct Columns {
     /// Pages that the device holds; 0: no device.
-    pub(crate) device_pages: u64,
-    /// Requests in the trace.
-    pub requests: u64,
-    /// Requests answered by DRAM.
-    pub(crate) dram_hits: u64,
-    /// Requests answered by the compressed tier.
-    pub(crate) compressed_hits: u64,
-    /// Requests answered by the device.
-    pub(crate) device_hits: u64,
-    /// Requests answered by the source.
-    pub misses: u64,
-    /// Pages written at their eviction from memory.
-    pub(crate) demoted: u64,
-    /// Evicted pages with a valid copy on the device.
-    pub(crate) kept: u64,
-    /// Evicted pages not worth a write.
-    pub(crate) refused: u64,
-    /// Pages written again at reclaim.
-    pub(crate) reinserted: u64,
-    /// Pages dropped at reclaim.
-    pub(crate) dropped: u64,
-    /// Bytes written to the device.
-    pub(crate) bytes_written: u64,
+    device_pages: u64,
+    requests: u64,
+    dram_hits: u64,
+    compressed_hits: u64,
+    misses: u64,
+    #[serde(flatten)]
+    device: DeviceOutcome,
+    bytes_written: u64,
     /// Bytes written for each byte evicted from memory.
-    pub(crate) write_amplification: f64,
-    /// Mean time of a request, us.
-    pub(crate) request_us: f64,
-    /// `request_us` by that of the same memory without a device.
-    pub(crate) time_ratio: f64,
+    write_amplification: f64,
 }
 
-/// Computes one cell, without its `time_ratio`.
+type Cell = tiers::Cell<Columns>;
+
 fn compute(
     trace: &Trace,
     job: &Job,
@@ -168,9 +142,6 @@ fn compute(
     options: &Device,
     of_device: DevicePrices,
 ) -> Cell {
-    let cache_pages = job.size.pages(trace.pages);
-    let budget = cache_pages.min(2 * trace.pages + 64).max(2);
-    let mut policy = build(&job.policy, budget, budget).expect("a known policy");
     let mut prices = Prices::default();
     prices.costs.read = of_device.source_read;
     let device_pages = size.map_or(0, |size| size.pages(trace.pages).max(1) as u64);
@@ -185,34 +156,21 @@ fn compute(
         shadows: options.shadows,
         ..DeviceSetup::new(device_pages)
     });
-    let content = |_| Content { file: 0, compresses: true };
     let percent = if ratio > 1.0 { 0..=share } else { 0..=0 };
-    let setup = Setup { budget, ratio, percent, prices, device };
-    let mut sim = CompressedSim::new(policy.as_mut(), setup, trace.pages, &content);
-    trace.ids.iter().for_each(|&id| sim.request(id));
-    let CompressedOutcome { requests, misses, tier_hits, device, .. } = sim.outcome();
-    Cell {
-        trace: trace.name.clone(),
-        policy: job.policy.clone(),
-        size_frac: job.size.share(trace.pages),
-        cache_pages,
-        ratio,
-        device_pages,
-        requests,
-        dram_hits: requests - misses - tier_hits - device.hits,
-        compressed_hits: tier_hits,
-        device_hits: device.hits,
-        misses,
-        demoted: device.demoted,
-        kept: device.kept,
-        refused: device.refused,
-        reinserted: device.reinserted,
-        dropped: device.dropped,
-        bytes_written: device.bytes_written(),
-        write_amplification: device.write_amplification(),
-        request_us: sim.outcome().request_ns(&prices) / 1000.0,
-        time_ratio: f64::NAN,
-    }
+    let setup = |budget| Setup { budget, ratio, percent, prices, device };
+    Cell::of(trace, job, setup, &|_| Content { file: 0, compresses: true }, |sim| {
+        let CompressedOutcome { requests, misses, tier_hits, device, .. } = sim.outcome();
+        Columns {
+            device_pages,
+            requests,
+            dram_hits: requests - misses - tier_hits - device.hits,
+            compressed_hits: tier_hits,
+            misses,
+            bytes_written: device.bytes_written(),
+            write_amplification: device.write_amplification(),
+            device,
+        }
+    })
 }
 
 /// Each policy at each size of memory without a device, and with each of `options`. The compressed tier has
@@ -226,81 +184,29 @@ pub(super) fn compute_all(
     progress: &mut Progress,
 ) -> Vec<Cell> {
     let sizes: Vec<_> = [None].into_iter().chain(options.device.iter().copied().map(Some)).collect();
-    let all: Vec<_> = jobs.iter().flat_map(|job| sizes.iter().map(move |&size| (job, size))).collect();
-    let compute =
-        |&(job, size): &(&Job, Option<Size>)| compute(trace, job, compressed, size, options, prices);
-    let mut cells = each_on_all_cores(&trace.name, &all, progress, compute);
-    for cells in cells.chunks_mut(sizes.len()) {
-        let without = cells[0].request_us;
-        cells.iter_mut().for_each(|cell| cell.time_ratio = cell.request_us / without);
-    }
-    cells
+    let compute = |job: &Job, size| compute(trace, job, compressed, size, options, prices);
+    tiers::compute_all(trace, jobs, &sizes, progress, compute)
 }
 
-/// One row a cell.
-pub(super) fn csv(cells: &[Cell]) -> io::Result<String> {
-    let head = "trace,policy,size_frac,cache_pages,ratio,device_pages,requests,dram_hits,compressed_hits,device_hits,misses,demoted,kept,\
-refused,reinserted,dropped,bytes_written,write_amplification,request_us,time_ratio";
-    let row = |c: &Cell| {
-        let counts = [
-            c.requests,
-            c.dram_hits,
-            c.compressed_hits,
-            c.device_hits,
-            c.misses,
-            c.demoted,
-            c.kept,
-            c.refused,
-            c.reinserted,
-            c.dropped,
-            c.bytes_written,
-        ];
-        let mut row =
-            vec![c.trace.clone(), c.policy.clone(), c.size_frac.to_string(), c.cache_pages.to_string()];
-        row.extend([c.ratio.to_string(), c.device_pages.to_string()]);
-        row.extend(counts.map(|count| count.to_string()));
-        row.extend([c.write_amplification, c.request_us, c.time_ratio].map(|number| format!("{number:.4}")));
-        row
-    };
-    terrace_output::csv(head.split(','), cells.iter().map(row))
-}
-
-/// One block a trace; shares of the requests.
+/// Counts as shares of the requests.
 pub(super) fn table(cells: &[Cell]) -> String {
-    let mut out = String::new();
-    for cells in cells.chunk_by(|a, b| a.trace == b.trace) {
-        let _ = writeln!(out, "{}, {} requests", cells[0].trace, cells[0].requests);
-        let head = [
-            "memory", "device", "DRAM", "compr.", "device", "source", "demoted", "again", "MiB", "ampl.",
-            "us", "time",
-        ];
-        let widths = [18, 10, 8, 8, 8, 8, 9, 8, 9, 7, 9, 8];
-        let _ = write!(out, "{:12}", "");
-        head.iter().zip(widths).for_each(|(word, width)| _ = write!(out, "{word:>width$}"));
-        out.push('\n');
-        cells.iter().for_each(|cell| row(cell, &mut out));
-        out.push('\n');
-    }
-    out
-}
-
-fn row(c: &Cell, out: &mut String) {
-    let of_requests = |n: u64| n as f64 / c.requests.max(1) as f64;
-    let _ = writeln!(
-        out,
-        "{:12}{:>18}{:>10}{:>8.4}{:>8.4}{:>8.4}{:>8.4}{:>9.4}{:>8.4}{:>9.1}{:>7.3}{:>9.2}{:>6.1} %",
-        c.policy,
-        format!("{} = {}", percent(c.size_frac), c.cache_pages),
-        c.device_pages,
-        of_requests(c.dram_hits),
-        of_requests(c.compressed_hits),
-        of_requests(c.device_hits),
-        of_requests(c.misses),
-        of_requests(c.demoted),
-        of_requests(c.reinserted),
-        c.bytes_written as f64 / (1 << 20) as f64,
-        c.write_amplification,
-        c.request_us,
-        c.time_ratio * 100.0,
-    );
+    let words = "device,DRAM,compr.,device,source,demoted,again,MiB,ampl.,us,time";
+    let head: Vec<_> = words.split(',').zip([10, 8, 8, 8, 8, 9, 8, 9, 7, 9, 8]).collect();
+    tiers::table(cells, &head, |cell| {
+        let c = &cell.more;
+        format!(
+            "{:>10}{:>8.4}{:>8.4}{:>8.4}{:>8.4}{:>9.4}{:>8.4}{:>9.1}{:>7.3}{:>9.2}{:>6.1} %",
+            c.device_pages,
+            cell.of_requests(c.dram_hits),
+            cell.of_requests(c.compressed_hits),
+            cell.of_requests(c.device.hits),
+            cell.of_requests(c.misses),
+            cell.of_requests(c.device.demoted),
+            cell.of_requests(c.device.reinserted),
+            c.bytes_written as f64 / (1 << 20) as f64,
+            c.write_amplification,
+            cell.request_us,
+            cell.time_ratio * 100.0,
+        )
+    })
 }

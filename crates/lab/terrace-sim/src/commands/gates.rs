@@ -9,13 +9,15 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use terrace_api::capture::Options;
-use terrace_output::{Progress, print};
+use terrace_output::{Progress, named, print};
 use terrace_sim::cells::Size;
 use terrace_sim::gates::{self, Gate, Group};
 use terrace_sim::kernel;
 use terrace_sim::ranking::{Rank, ranking, ranking_table, table};
 use terrace_sim::reference::{self, PAGES_MIN, Reference};
 use terrace_sim::trace::{self, Trace};
+
+use super::options::json;
 
 const TRACES: [&str; 2] = [".u64.zst", ".u64"];
 /// Shares of a trace's pages, for traces outside the reference.
@@ -66,12 +68,12 @@ pub(crate) fn run(options: &Gates) -> io::Result<u8> {
         ranks.iter().find(|rank| rank.policy == policy).map_or(f64::NAN, |rank| rank.above_opt_mean)
     };
     gates.extend(kernel::gates(&kernel, &gated, above));
-    print(&if options.json { json(&gated, &others, &gates)? } else { text(&gated, &others, &gates) })?;
+    print(&if options.json { report(&gated, &others, &gates)? } else { text(&gated, &others, &gates) })?;
     Ok(u8::from(gates.iter().any(|gate| !gate.passed)))
 }
 
 fn traces(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", dir.display()));
+    let named = named(dir);
     let mut traces = Vec::new();
     for entry in std::fs::read_dir(dir).map_err(named)? {
         let path = entry.map_err(named)?.path();
@@ -88,7 +90,7 @@ fn sizes(trace: &Trace) -> Vec<(usize, f64)> {
     sizes.into_iter().filter(|size| size.0 >= PAGES_MIN).collect()
 }
 
-fn json(gated: &Group, others: &Group, gates: &[Gate]) -> io::Result<String> {
+fn report(gated: &Group, others: &Group, gates: &[Gate]) -> io::Result<String> {
     let group = |group: &Group| {
         let bounds = group.bounds();
         serde_json::json!({
@@ -98,10 +100,9 @@ fn json(gated: &Group, others: &Group, gates: &[Gate]) -> io::Result<String> {
         })
     };
     let passed = gates.iter().all(|gate| gate.passed);
-    let report = serde_json::json!({
+    json(&serde_json::json!({
         "schema": "terrace.policies.v1", "passed": passed, "gates": gates, "gated": group(gated), "others": group(others),
-    });
-    Ok(serde_json::to_string_pretty(&report)? + "\n")
+    }))
 }
 
 fn text(gated: &Group, others: &Group, gates: &[Gate]) -> String {

@@ -8,3 +8,4 @@ pub(crate) mod numa;
 pub(crate) mod options;
 pub(crate) mod placement;
 pub(crate) mod sim;
+mod tiers;

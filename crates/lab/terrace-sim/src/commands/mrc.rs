@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use clap::Args;
 use serde::Serialize;
-use terrace_output::{Progress, print};
+use terrace_output::Progress;
 use terrace_policy::mrc::{Curve, Exact, SAMPLES, Shards};
 use terrace_sim::ranking::percent;
 use terrace_sim::trace::{each_key, name, warn_of_loss};
@@ -20,6 +20,8 @@ const COMPARED: usize = 1000;
 const SHOWN: [f64; 13] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0];
 /// Number of sizes in a CSV or in JSON.
 const FINE: usize = 200;
+
+const COLUMNS: &str = "trace,size_frac,cache_pages,miss_ratio,exact";
 
 /// Options of `mrc`.
 #[derive(Clone, Debug, Args)]
@@ -49,6 +51,14 @@ struct Point {
     exact: Option<f64>,
 }
 
+/// A line of the CSV.
+#[derive(Serialize)]
+struct Row<'a> {
+    trace: &'a str,
+    #[serde(flatten)]
+    point: &'a Point,
+}
+
 #[derive(Serialize)]
 struct Found {
     trace: String,
@@ -71,15 +81,13 @@ pub(crate) fn run(options: &Mrc) -> io::Result<()> {
         found.push(curve(path, options, &mut progress)?);
     }
     progress.clear();
-    print(&match (options.output.json, options.output.csv) {
-        (true, _) => {
-            serde_json::to_string_pretty(
-                &serde_json::json!({"schema": "terrace-sim.mrc.v1", "traces": found}),
-            )? + "\n"
-        }
-        (_, true) => csv(&found, options.exact)?,
-        _ => found.iter().map(table).collect(),
-    })
+    let columns = if options.exact { COLUMNS } else { COLUMNS.trim_end_matches(",exact") };
+    let report = serde_json::json!({"schema": "terrace-sim.mrc.v1", "traces": found});
+    options.output.print(columns, rows(&found), report, || found.iter().map(table).collect())
+}
+
+fn rows(found: &[Found]) -> impl Iterator<Item = Row<'_>> {
+    found.iter().flat_map(|of| of.points.iter().map(|point| Row { trace: &of.trace, point }))
 }
 
 fn curve(path: &Path, options: &Mrc, progress: &mut Progress) -> io::Result<Found> {
@@ -152,22 +160,4 @@ fn table(found: &Found) -> String {
     }
     out.push('\n');
     out
-}
-
-fn csv(found: &[Found], exact: bool) -> io::Result<String> {
-    let head =
-        ["trace", "size_frac", "cache_pages", "miss_ratio"].into_iter().chain(exact.then_some("exact"));
-    let row = |trace: &str, point: &Point| {
-        let Point { size_frac, cache_pages, miss_ratio, .. } = point;
-        let mut row = vec![
-            trace.to_owned(),
-            size_frac.to_string(),
-            cache_pages.to_string(),
-            format!("{miss_ratio:.6}"),
-        ];
-        row.extend(point.exact.map(|exact| format!("{exact:.6}")));
-        row
-    };
-    let rows = |found: &Found| found.points.iter().map(|point| row(&found.trace, point)).collect::<Vec<_>>();
-    terrace_output::csv(head, found.iter().flat_map(rows))
 }

@@ -11,6 +11,8 @@ use terrace_sim::numa::cells::{Cell, Report, report};
 use terrace_sim::numa::load::Preset;
 use terrace_sim::numa::run::{Baseline, Policy};
 
+use super::options::json;
+
 /// Options of `numa`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Examples:
@@ -66,8 +68,7 @@ pub(crate) fn run(options: &Numa) -> io::Result<()> {
     let asked = &reports[0];
     let (schema, preset) = ("terrace-sim.numa.v1", preset.name());
     print(&if options.json {
-        let json = Json { schema, preset, nodes, report: asked, baselines: &reports };
-        serde_json::to_string_pretty(&json)? + "\n"
+        json(&Json { schema, preset, nodes, report: asked, baselines: &reports })?
     } else {
         let head =
             format!("{preset} on {nodes} nodes, {} threads, mean of {} layouts\n", 4 * nodes, asked.layouts);

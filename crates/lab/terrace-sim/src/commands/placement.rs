@@ -8,6 +8,8 @@ use serde::Serialize;
 use terrace_output::print;
 use terrace_policy::placement::{NAMES, Share, Target, build};
 
+use super::options::json;
+
 const GB: f64 = 1e9;
 
 /// Options of `placement`.
@@ -74,9 +76,9 @@ pub(crate) fn run(options: &Placement) -> io::Result<()> {
     match options.json {
         true => {
             let names: Vec<&str> = options.targets.iter().map(|named| named.name.as_str()).collect();
-            let report =
-                serde_json::json!({ "schema": "terrace.placement.v1", "targets": names, "cells": cells });
-            print(&(serde_json::to_string_pretty(&report)? + "\n"))
+            print(&json(
+                &serde_json::json!({ "schema": "terrace.placement.v1", "targets": names, "cells": cells }),
+            )?)
         }
         false => print(&table(options, &cells)),
     }

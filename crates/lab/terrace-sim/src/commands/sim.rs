@@ -4,7 +4,7 @@ use std::io;
 
 use clap::Args;
 use serde::Serialize;
-use terrace_output::{Progress, print};
+use terrace_output::Progress;
 use terrace_policy::NAMES;
 use terrace_sim::cells::{Cell, Job, OPT, SAMPLED, Size, chosen, compute_all, known, pages};
 use terrace_sim::ranking::{Bounds, Rank, ranking, ranking_table, table};
@@ -15,8 +15,7 @@ use super::compressed::{self, Compress};
 use super::device::{self, Device};
 use super::options::{Input, Output};
 
-const CSV_HEAD: [&str; 7] =
-    ["trace", "policy", "size_frac", "cache_pages", "requests", "misses", "miss_ratio"];
+const COLUMNS: &str = "trace,policy,size_frac,cache_pages,requests,misses,miss_ratio";
 
 /// Options of `sim`.
 #[derive(Clone, Debug, Args)]
@@ -69,67 +68,74 @@ pub(crate) fn run(options: &Sim) -> io::Result<()> {
     if !options.compress.compress.is_empty() {
         return run_compressed(options);
     }
-    let all = || known().into_iter().map(str::to_owned).collect();
-    let asked = if options.policies.is_empty() {
-        all()
-    } else {
-        chosen(&options.policies).map_err(io::Error::other)?
-    };
-    let mut policies = asked.clone();
+    let mut policies = policies(options, known())?;
     if !options.output.csv && !policies.iter().any(|policy| policy == OPT) {
         policies.push(OPT.into());
     }
     let mode = if options.sampled { SAMPLED } else { Mode::Exact };
-    let mut progress = Progress::default();
-    let mut cells = Vec::new();
-    for (path, name) in options.input.traces.iter().zip(names(&options.input.traces)) {
-        let trace = Trace { name, ..Trace::load(path, &options.input.options(), &mut progress)? };
-        let wrong_size = |size: &Size| pages(&trace, *size).err();
-        if let Some(wrong) = options.sizes.iter().find_map(wrong_size) {
-            return Err(io::Error::other(wrong));
-        }
-        let jobs = jobs(&policies, &options.sizes, mode);
-        cells.extend(compute_all(&trace, &jobs, &mut progress));
-        progress.clear();
-        warn_of_loss(&trace.name, trace.lost, trace.ids.len());
-    }
-    print(&text(options, &cells)?)
-}
-
-/// The policies of a simulation with more than one tier.
-fn with_tiers(options: &Sim) -> io::Result<Vec<String>> {
-    let policies = if options.policies.is_empty() {
-        vec![NAMES[0].to_owned()]
-    } else {
-        chosen(&options.policies).map_err(io::Error::other)?
+    let cells = of_traces(options, &policies, mode, compute_all)?;
+    let bounds = Bounds::of(&cells);
+    let ranks = ranking(&cells, &bounds);
+    let above = |cell| Above { cell, above_opt: bounds.above(cell) };
+    let report = Report {
+        schema: "terrace.sim.v1",
+        sampled: options.sampled,
+        cells: cells.iter().map(above).collect(),
+        ranking: &ranks,
     };
-    if policies.iter().any(|policy| policy == OPT) {
-        return Err(io::Error::other("opt has no tiers below memory; leave it out of --policy"));
-    }
-    Ok(policies)
+    let of_each = cells.len() / ranks.len().max(1);
+    let text = || format!("{}{}", table(&cells, &bounds), ranking_table(&ranks, of_each));
+    options.output.print(COLUMNS, &cells, report, text)
 }
 
-/// The cells of all traces.
+/// The policies of the command line, or `usual`.
+fn policies(options: &Sim, usual: Vec<&str>) -> io::Result<Vec<String>> {
+    if options.policies.is_empty() {
+        return Ok(usual.into_iter().map(str::to_owned).collect());
+    }
+    chosen(&options.policies).map_err(io::Error::other)
+}
+
+/// The cells of all traces with each policy at each size.
 fn of_traces<C>(
     options: &Sim,
+    policies: &[String],
+    mode: Mode,
     mut compute: impl FnMut(&Trace, &[Job], &mut Progress) -> Vec<C>,
 ) -> io::Result<Vec<C>> {
-    let jobs = jobs(&with_tiers(options)?, &options.sizes, SAMPLED);
     let mut progress = Progress::default();
     let mut cells = Vec::new();
     for (path, name) in options.input.traces.iter().zip(names(&options.input.traces)) {
         let trace = Trace { name, ..Trace::load(path, &options.input.options(), &mut progress)? };
-        for size in &options.sizes {
-            if pages(&trace, *size).map_err(io::Error::other)? < 2 {
-                let why = format!("{}: two tiers need two pages; give a larger --size", trace.name);
-                return Err(io::Error::other(why));
-            }
-        }
-        cells.extend(compute(&trace, &jobs, &mut progress));
+        options.sizes.iter().try_for_each(|size| check_size(options, &trace, *size))?;
+        cells.extend(compute(&trace, &jobs(policies, &options.sizes, mode), &mut progress));
         progress.clear();
         warn_of_loss(&trace.name, trace.lost, trace.ids.len());
     }
     Ok(cells)
+}
+
+fn check_size(options: &Sim, trace: &Trace, size: Size) -> io::Result<()> {
+    let has_tiers = !(options.device.device.is_empty() && options.compress.compress.is_empty());
+    match pages(trace, size).map_err(io::Error::other)? {
+        1 if has_tiers => {
+            let why = format!("{}: two tiers need two pages; give a larger --size", trace.name);
+            Err(io::Error::other(why))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The cells of all traces with more than one tier.
+fn with_tiers<C>(
+    options: &Sim,
+    compute: impl FnMut(&Trace, &[Job], &mut Progress) -> Vec<C>,
+) -> io::Result<Vec<C>> {
+    let policies = policies(options, vec![NAMES[0]])?;
+    if policies.iter().any(|policy| policy == OPT) {
+        return Err(io::Error::other("opt has no tiers below memory; leave it out of --policy"));
+    }
+    of_traces(options, &policies, SAMPLED, compute)
 }
 
 /// As [`run`], with tiers on a device.
@@ -137,32 +143,20 @@ fn run_device(options: &Sim) -> io::Result<()> {
     let Compress { compress, compress_share, .. } = &options.compress;
     let compressed = (compress.first().copied().unwrap_or(1.0), *compress_share.0.end());
     let prices = options.device.prices()?;
-    let cells = of_traces(options, |trace, jobs, progress| {
+    let cells = with_tiers(options, |trace, jobs, progress| {
         device::compute_all(trace, jobs, compressed, &options.device, prices, progress)
     })?;
-    print(&match (options.output.csv, options.output.json) {
-        (true, _) => device::csv(&cells)?,
-        (_, true) => {
-            let report = serde_json::json!({ "schema": "terrace.sim-device.v1", "cells": cells });
-            serde_json::to_string_pretty(&report)? + "\n"
-        }
-        _ => device::table(&cells),
-    })
+    let report = serde_json::json!({ "schema": "terrace.sim-device.v1", "cells": cells });
+    options.output.print(device::COLUMNS, &cells, report, || device::table(&cells))
 }
 
 /// As [`run`], with compressed tiers.
 fn run_compressed(options: &Sim) -> io::Result<()> {
-    let cells = of_traces(options, |trace, jobs, progress| {
+    let cells = with_tiers(options, |trace, jobs, progress| {
         compressed::compute_all(trace, jobs, &options.compress, progress)
     })?;
-    print(&match (options.output.csv, options.output.json) {
-        (true, _) => compressed::csv(&cells)?,
-        (_, true) => {
-            let report = serde_json::json!({ "schema": "terrace.sim-compress.v1", "cells": cells });
-            serde_json::to_string_pretty(&report)? + "\n"
-        }
-        _ => compressed::table(&cells),
-    })
+    let report = serde_json::json!({ "schema": "terrace.sim-compress.v1", "cells": cells });
+    options.output.print(compressed::COLUMNS, &cells, report, || compressed::table(&cells))
 }
 
 /// Each policy at each size. The largest pools do not come last, or one core would wait for the other.
@@ -172,35 +166,4 @@ fn jobs(policies: &[String], sizes: &[Size], mode: Mode) -> Vec<Job> {
         policies.iter().map(move |policy| Job { policy: policy.clone(), size, mode })
     };
     sizes.iter().rev().flat_map(at).collect()
-}
-
-fn text(options: &Sim, cells: &[Cell]) -> io::Result<String> {
-    if options.output.csv {
-        return csv(cells);
-    }
-    let bounds = Bounds::of(cells);
-    let ranks = ranking(cells, &bounds);
-    if options.output.json {
-        let cells = cells.iter().map(|cell| Above { cell, above_opt: bounds.above(cell) }).collect();
-        let report = Report { schema: "terrace.sim.v1", sampled: options.sampled, cells, ranking: &ranks };
-        return Ok(serde_json::to_string_pretty(&report)? + "\n");
-    }
-    let of_each = cells.len() / ranks.len().max(1);
-    Ok(format!("{}{}", table(cells, &bounds), ranking_table(&ranks, of_each)))
-}
-
-fn csv(cells: &[Cell]) -> io::Result<String> {
-    let row = |cell: &Cell| {
-        let Cell { trace, policy, size_frac, cache_pages, requests, misses, miss_ratio, .. } = cell;
-        [
-            trace.clone(),
-            policy.clone(),
-            size_frac.to_string(),
-            cache_pages.to_string(),
-            requests.to_string(),
-            misses.to_string(),
-            format!("{miss_ratio:.6}"),
-        ]
-    };
-    terrace_output::csv(CSV_HEAD, cells.iter().map(row))
 }

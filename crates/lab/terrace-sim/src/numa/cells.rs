@@ -59,7 +59,7 @@ pub fn report(preset: Preset, nodes: usize, baseline: Baseline, progress: &mut P
     let jobs: Vec<(Setup, &Layout)> = kinds
         .iter()
         .flat_map(|kind| Policy::ALL.map(|policy| (kind.reads_percent, policy)))
-        .map(|(reads_percent, policy)| Setup { preset, reads_percent, nodes, baseline, policy })
+        .map(|(reads_percent, policy)| Setup { reads_percent, nodes, baseline, policy })
         .flat_map(|setup| layouts.iter().map(move |layout| (setup, layout)))
         .collect();
     let outcomes = each_on_all_cores(baseline.name(), &jobs, progress, |(setup, layout)| run(*setup, layout));

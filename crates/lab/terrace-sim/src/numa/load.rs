@@ -3,7 +3,7 @@
 
 use terrace_policy::mix;
 
-use super::machine::{Machine, Operation};
+use super::machine::Machine;
 
 /// Spreads small numbers over all bits (SplitMix64's increment).
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -59,15 +59,6 @@ impl Preset {
         match self {
             Preset::Fio => &FIO,
             Preset::Rocksdb => &ROCKSDB,
-        }
-    }
-
-    /// Operation of its threads.
-    pub(crate) fn operation(self, reads_percent: u32) -> Operation {
-        let reads = f64::from(reads_percent) / 100.0;
-        match self {
-            Preset::Fio => Operation { block: 4096.0, reads, sw_s: 4e-6, write_amplification: 1.5 },
-            Preset::Rocksdb => Operation { block: 4096.0, reads, sw_s: 4e-6, write_amplification: 1.5 },
         }
     }
 

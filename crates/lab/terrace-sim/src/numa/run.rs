@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use terrace_policy::numa::gain::What;
 use terrace_policy::numa::{ANYWHERE, Config, Decision, Node, Placer, Region, Rules, Thread, User, View};
 
-use super::load::{Layout, Preset, machine};
+use super::load::{Layout, machine};
 use super::machine::{Machine, Operation, Placed, Second, capacity};
 
 /// Seconds of a run; the last [`MEASURED_S`] count.
@@ -80,8 +80,6 @@ impl Baseline {
 /// Parameters of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
-    /// The load.
-    pub(crate) preset: Preset,
     /// Share of reads, percent.
     pub(crate) reads_percent: u32,
     /// Nodes of the machine.
@@ -137,7 +135,12 @@ pub fn run(setup: Setup, layout: &Layout) -> Outcome {
     let mut run = Run {
         setup,
         machine,
-        operation: setup.preset.operation(setup.reads_percent),
+        operation: Operation {
+            block: 4096.0,
+            reads: f64::from(setup.reads_percent) / 100.0,
+            sw_s: 4e-6,
+            write_amplification: 1.5,
+        },
         parts: homes.iter().map(|&node| [Part { node, copies: 0 }; PARTS]).collect(),
         nodes: (0..threads).map(|t| t % setup.nodes).collect(),
         homes,

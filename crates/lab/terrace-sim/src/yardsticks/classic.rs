@@ -308,8 +308,6 @@ impl Evict for Classic {
 
     fn set_capacity(&mut self, _pages: usize) {}
 
-    fn set_time(&mut self, _now_ms: u64) {}
-
     fn accessed(&mut self, slot: Slot) {
         self.exact = true;
         if self.last_used.replace(slot) != Some(slot) {

@@ -1,17 +1,27 @@
-//! Belady's optimum, by the policy `opt` and by a plain implementation.
+//! Runs over keys, and Belady's optimum, by the policy `opt` and by a plain implementation.
 
 use std::collections::{BTreeSet, HashMap};
 
 use terrace_policy::Evict;
 use terrace_sim::opt::{Opt, next_uses};
-use terrace_sim::sim::{Ids, Mode, run_ids};
+use terrace_sim::sim::{Ids, Mode, Outcome, run_ids};
+
+/// Numbers of the keys, and how many differ.
+fn numbered(trace: &[u64]) -> (Vec<u32>, usize) {
+    let mut numbers = Ids::default();
+    (trace.iter().map(|&key| numbers.id(key)).collect(), numbers.len())
+}
+
+/// Runs `policy`, freshly built for `capacity` slots or more, over `trace`.
+pub(crate) fn run(policy: &mut dyn Evict, trace: &[u64], capacity: usize, mode: Mode) -> Outcome {
+    let (ids, ids_max) = numbered(trace);
+    run_ids(policy, &ids, ids_max, capacity, mode)
+}
 
 /// Misses of the policy `opt`.
 pub(crate) fn policy_opt_misses(trace: &[u64], capacity: usize) -> u64 {
-    let mut numbers = Ids::default();
-    let ids: Vec<u32> = trace.iter().map(|&key| numbers.id(key)).collect();
-    let mut opt = Opt::new(capacity, next_uses(&ids));
-    let outcome = run_ids(&mut opt, &ids, numbers.len(), capacity, Mode::Exact);
+    let mut opt = Opt::new(capacity, next_uses(&numbered(trace).0));
+    let outcome = run(&mut opt, trace, capacity, Mode::Exact);
     opt.check().unwrap();
     outcome.misses
 }

@@ -8,8 +8,7 @@ extern "C" fn note_signal(_: libc::c_int) {
     INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
-/// Installs the handler. From now on these signals end the current run in order: children are terminated,
-/// mounts and groups removed.
+/// Installs the handler: loops that check the flag end in order, and clean up.
 pub fn catch() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         let handler = note_signal as extern "C" fn(libc::c_int);
