@@ -84,7 +84,12 @@ impl LastEvent {
     /// Whether an event was recorded within `time` ns before `now`, or later.
     pub(crate) fn within(&self, time: u64, now: u64) -> bool {
         let at = self.0.load(Ordering::Relaxed);
-        at > 0 && at + time > now
+        at > 0 && at.saturating_add(time) > now
+    }
+
+    /// Whether this event is later than another.
+    pub(crate) fn is_after(&self, other: &LastEvent) -> bool {
+        self.0.load(Ordering::Relaxed) > other.0.load(Ordering::Relaxed)
     }
 }
 

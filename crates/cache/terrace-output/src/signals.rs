@@ -18,6 +18,6 @@ pub fn catch() {
 }
 
 /// Whether a signal was caught.
-pub(crate) fn interrupted() -> bool {
+pub fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }

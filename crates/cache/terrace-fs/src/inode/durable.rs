@@ -130,6 +130,8 @@ pub(crate) struct InodeRecord {
     pub(crate) place: AtomicU64,
     /// Time of the last lookup that found the inode.
     pub(crate) found: LastEvent,
+    /// Time of the last refusal that makes the kernel look the name up again.
+    pub(crate) refused: LastEvent,
 }
 
 /// One open file or directory.
@@ -165,7 +167,7 @@ pub(crate) const FREE: u32 = 0;
 pub(crate) const USED: u32 = 1;
 
 const _: () = assert!(size_of::<Header>() == HEADER_BYTES);
-const _: () = assert!(size_of::<InodeRecord>() == 80);
+const _: () = assert!(size_of::<InodeRecord>() == 88);
 const _: () = assert!(size_of::<HandleRecord>() == 40);
 const _: () = assert!(size_of::<JournalRecord>() == 24);
 

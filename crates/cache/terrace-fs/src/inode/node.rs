@@ -269,9 +269,22 @@ impl<O> Inode<O> {
         self.record.found.note();
     }
 
-    /// Whether a lookup, also of an earlier daemon, found the inode within `time`.
-    pub(crate) fn was_found_within(&self, time: Duration) -> bool {
-        self.record.found.within(time.as_nanos() as u64, coherence::now())
+    /// Records a refusal that makes the kernel look the name up again.
+    pub(crate) fn note_refusal(&self) {
+        self.record.refused.note();
+    }
+
+    /// Whether a lookup, also of an earlier daemon, found the inode within `time` and after a refusal.
+    pub(crate) fn was_found_after_refusal(&self, time: Duration) -> bool {
+        let (found, refused) = (&self.record.found, &self.record.refused);
+        let is_recent = |event: &LastEvent| event.within(time.as_nanos() as u64, coherence::now());
+        is_recent(refused) && is_recent(found) && !refused.is_after(found)
+    }
+
+    /// Whether the name by which the descriptor was opened was removed.
+    pub(crate) fn has_lost_opened_name(&self) -> bool {
+        std::fs::read_link(self.path().as_path())
+            .is_ok_and(|path| path.as_os_str().as_encoded_bytes().ends_with(b" (deleted)"))
     }
 
     /// The O_PATH descriptor, if this is a directory.

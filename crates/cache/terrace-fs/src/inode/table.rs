@@ -293,6 +293,7 @@ impl<O> InodeTable<O> {
         record.seen.store(UNSEEN, Ordering::Relaxed);
         record.place.store(place, Ordering::Relaxed);
         record.found.forget();
+        record.refused.forget();
         record.state.store(USED, Ordering::Release);
         Inode::new(slot, record, fd, identity.mark)
     }

@@ -45,7 +45,8 @@ impl<C: PageCache> Namespace<C> {
             (b"..", ROOT) => OsStr::new("."),
             _ => name,
         };
-        let entry = self.enter(&parent, name, op)?.1;
+        let (inode, entry) = self.enter(&parent, name, op)?;
+        inode.note_found();
         if parent.nodeid == ROOT && !parent.watched.load(Ordering::Relaxed) {
             // The kernel has the root's mode by now: see `invalidate_watched`.
             parent.watched.store(self.watch_names_of(&parent), Ordering::Relaxed);
@@ -101,7 +102,6 @@ impl<C: PageCache> Namespace<C> {
             }
         };
         inode.found_at(parent.nodeid, name);
-        inode.note_found();
         inode.watched.store(watched, Ordering::Relaxed);
         self.refused.forget(inode.nodeid);
         let (attr, attr_ttl) = self.overlay(&inode, &stat);

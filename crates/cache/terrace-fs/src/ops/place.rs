@@ -60,10 +60,13 @@ enum PathEnd {
 impl<C: PageCache> Namespace<C> {
     /// Refuses the request if the inode's last path leads to another inode, or to none.
     pub(crate) fn expect_in_place(&self, caller: &Caller, inode: &Inode<C::Object>) -> Result<()> {
-        let in_place = self.is_in_place(inode) || self.was_just_found(inode);
+        let in_place = self.is_in_place(inode) || self.repeats_refused_call(inode);
         match in_place || !self.refused.refuses(caller.tid, inode.nodeid) {
             true => Ok(()),
-            false => Err(LOOK_AGAIN),
+            false => {
+                inode.note_refusal();
+                Err(LOOK_AGAIN)
+            }
         }
     }
 
@@ -110,28 +113,21 @@ impl<C: PageCache> Namespace<C> {
         self.end_of_path(inode) == PathEnd::Other
     }
 
-    /// Whether an earlier daemon found the inode a moment ago by a name unknown to this one: one of several, or
-    /// all but the first. A refusal after a restart could be the second in one system call, and the kernel
-    /// repeats a call once.
-    fn was_just_found(&self, inode: &Inode<C::Object>) -> bool {
-        if inode.place().is_some() || !inode.was_found_within(REPEATED_WITHIN) {
+    /// Whether an earlier daemon refused this inode a moment ago, and a lookup found it after that by a name
+    /// unknown to this daemon. A second refusal would reach the program: the kernel repeats a call once.
+    fn repeats_refused_call(&self, inode: &Inode<C::Object>) -> bool {
+        if inode.kind == Kind::Directory
+            || inode.place().is_some()
+            || !inode.was_found_after_refusal(REPEATED_WITHIN)
+        {
             return false;
         }
         match inode.stat().map(|stat| stat.st_nlink) {
             Ok(0) | Err(_) => false,
-            Ok(1) => !self.is_at_opened_name(inode),
-            Ok(_) => inode.kind != Kind::Directory,
+            // The descriptor's own name is known, unless it was removed and another one is left.
+            Ok(1) => inode.has_lost_opened_name(),
+            Ok(_) => true,
         }
-    }
-
-    /// Whether the name by which the descriptor was opened, or its latest name after renames, leads to the
-    /// inode.
-    fn is_at_opened_name(&self, inode: &Inode<C::Object>) -> bool {
-        let Some((parent, name)) = self.inode(ROOT).ok().and_then(|root| self.name_of(&root, inode.nodeid))
-        else {
-            return false;
-        };
-        self.inode(parent).is_ok_and(|parent| end_of(parent.fd(), &name, inode) == PathEnd::Itself)
     }
 
     fn end_of_path(&self, inode: &Inode<C::Object>) -> PathEnd {

@@ -91,21 +91,33 @@ fn a_restart_after_the_repeated_lookup_refuses_no_second_time() {
     }
 }
 
-/// A lookup before the restart is no evidence for a file that others have moved or removed since.
+/// A lookup before the restart is no evidence for a file that others have moved, replaced or removed since.
 #[test]
 fn a_file_that_others_moved_during_a_restart_is_refused() {
     type Change = fn(&Fixture<direct::Direct>);
-    let changes: [Change; 2] = [
+    let changes: [Change; 5] = [
         |world| std::fs::rename(world.path("a"), world.path("b")).unwrap(),
+        |world| {
+            std::fs::create_dir(world.path("new")).unwrap();
+            std::fs::rename(world.path("a"), world.path("new/a")).unwrap();
+        },
+        |world| std::fs::rename(world.path("a"), world.dir.path().with_extension("outside")).unwrap(),
         |world| std::fs::remove_file(world.path("a")).unwrap(),
+        |world| {
+            std::fs::hard_link(world.path("a"), world.path("b")).unwrap();
+            std::fs::hard_link(world.path("a"), world.path("c")).unwrap();
+            std::fs::write(world.path("other"), "other").unwrap();
+            std::fs::rename(world.path("other"), world.path("a")).unwrap();
+        },
     ];
-    for change in changes {
+    for (number, change) in changes.into_iter().enumerate() {
         let mut world = Fixture::new();
         std::fs::write(world.path("a"), "a").unwrap();
         let file = world.ask(|ns, op| ns.lookup(op, ROOT, name("a"))).unwrap().attr.ino;
         change(&world);
         world.kill();
-        let refused = world.ask(|ns, op| ns.open(op, file, libc::O_RDWR as u32));
-        assert_eq!(refused.unwrap_err().errno(), libc::ESTALE);
+        let opened = world.ask(|ns, op| ns.open(op, file, libc::O_RDWR as u32));
+        assert_eq!(opened.unwrap_err().errno(), libc::ESTALE, "change {number}");
+        let _ = std::fs::remove_file(world.dir.path().with_extension("outside"));
     }
 }
