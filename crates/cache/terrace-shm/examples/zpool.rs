@@ -114,7 +114,7 @@ fn pool(limit: u64) -> io::Result<(ZPool, Arc<TouchTable>)> {
 fn density(pool: &ZPool, what: &str) {
     let heads = pool.stored_pages() * HEAD_BYTES as u64;
     println!(
-        "  {what}: {} pages in {:.1} MiB, {:.1} % of ideal, net ratio {:.2}; books {:.2} bytes a page",
+        "  {what}: {} pages in {:.1} MiB, {:.1} % of ideal, net ratio {:.2}; metadata {:.2} bytes a page",
         pool.stored_pages(),
         pool.bytes() as f64 / f64::from(1 << 20),
         100.0 * (pool.live_bytes() - heads) as f64 / pool.bytes() as f64,

@@ -1,5 +1,6 @@
 //! Readers of /proc: threads, processes and processors.
 
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::fs::{self, File};
 use std::io;
@@ -74,13 +75,13 @@ pub fn stat(pid: impl Display) -> Option<Stat> {
 
 /// Reads `stat` from its open file. None: the thread has ended.
 pub fn stat_in(file: &File) -> Option<Stat> {
-    parse_stat(read_in(file, &mut [0; LINE_MAX])?)
+    parse_stat(&read_in(file, &mut [0; LINE_MAX])?)
 }
 
 /// The text of a small file of /proc, from its beginning.
-fn read_in<'a>(file: &File, line: &'a mut [u8]) -> Option<&'a str> {
+fn read_in<'a>(file: &File, line: &'a mut [u8]) -> Option<Cow<'a, str>> {
     let n = file.read_at(line, 0).ok()?;
-    str::from_utf8(&line[..n]).ok()
+    Some(String::from_utf8_lossy(&line[..n]))
 }
 
 fn parse_stat(line: &str) -> Option<Stat> {
@@ -101,7 +102,7 @@ pub fn run_ns(tid: u32) -> Option<u64> {
 
 /// Run time from the open file.
 pub fn run_ns_in(file: &File) -> Option<u64> {
-    parse_run_ns(read_in(file, &mut [0; LINE_MAX])?)
+    parse_run_ns(&read_in(file, &mut [0; LINE_MAX])?)
 }
 
 fn parse_run_ns(line: &str) -> Option<u64> {
@@ -124,6 +125,11 @@ pub fn ticks() -> Vec<(Option<usize>, Ticks)> {
     fs::read_to_string("/proc/stat")
         .map(|text| text.lines().map_while(parse_ticks).collect())
         .unwrap_or_default()
+}
+
+/// Ticks of all processors together.
+pub fn ticks_of_all() -> Option<Ticks> {
+    ticks().into_iter().find_map(|(cpu, ticks)| cpu.is_none().then_some(ticks))
 }
 
 /// `cpu0 user nice system idle iowait irq softirq steal ...`; user and nice include guest times.

@@ -62,7 +62,7 @@ pub struct Memory {
 
 impl Group {
     /// The group of this process's step.
-    pub fn of_step() -> Option<Group> {
+    pub(crate) fn of_step() -> Option<Group> {
         std::env::var(GROUP).ok().and_then(|json| serde_json::from_str(&json).ok())
     }
 
@@ -132,11 +132,19 @@ impl Group {
         let file_pages = of("total_cache", "file").saturating_sub(of("total_shmem", "shmem"));
         Some(Memory {
             usage_max: peak.ok().flatten().unwrap_or(usage),
-            limit_hits: group.met().unwrap_or(0),
+            limit_hits: limit_hits(&group).unwrap_or(0),
             oom_kills: group.kills().ok().flatten().unwrap_or(0),
             major_faults: of("total_pgmajfault", "pgmajfault"),
             pinned: usage.saturating_sub(file_pages),
         })
+    }
+}
+
+/// Times that use reached the limit for memory. Version 2 counts reclaim at `memory.high` apart.
+fn limit_hits(group: &cgroup::Group) -> Option<u64> {
+    match group.version {
+        Version::V1 => group.met().ok(),
+        Version::V2 => count(&fs::read_to_string(group.dir.join("memory.events")).ok()?, "max"),
     }
 }
 
@@ -391,7 +399,7 @@ mod tests {
         put("cpu.stat", "usage_usec 77\nuser_usec 7\n");
         put("memory.current", "500\n");
         put("memory.peak", "800\n");
-        put("memory.events", "low 0\nmax 9\noom 1\noom_kill 1\n");
+        put("memory.events", "low 0\nhigh 4\nmax 9\noom 1\noom_kill 1\n");
         put("memory.stat", "anon 100\nfile 300\nshmem 100\n");
         let g = group(Version::V2, dir.path());
         assert_eq!(g.cpu_ns(), Some(77_000));

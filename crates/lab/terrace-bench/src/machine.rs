@@ -112,7 +112,7 @@ pub(crate) fn busy() -> Busy {
     /// The flag of kernel threads.
     const PF_KTHREAD: u32 = 0x0020_0000;
     let ns = |ticks: u64| ticks * 1_000_000_000 / rustix::param::clock_ticks_per_second();
-    let Some((_, all)) = proc::ticks().first().copied() else { return Busy::default() };
+    let Some(all) = proc::ticks_of_all() else { return Busy::default() };
     let stats = proc::pids().filter_map(|pid| proc::text(pid, "stat").ok());
     let threads = stats.filter(|stat| proc::task_flags(stat) & PF_KTHREAD != 0);
     // Fields 14 and 15: user and system time.

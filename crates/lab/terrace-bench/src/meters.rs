@@ -52,7 +52,7 @@ impl Meters {
     }
 
     /// Output of `terrace stat`, if terrace serves.
-    pub fn stat(&self) -> Option<Vec<u8>> {
+    pub(crate) fn stat(&self) -> Option<Vec<u8>> {
         let mut stat = Command::new(self.terrace.as_ref()?);
         let stat = stat.arg("stat").arg(&self.dir).arg("--json").env_remove("LD_PRELOAD");
         Some(stat.output().ok()?.stdout)

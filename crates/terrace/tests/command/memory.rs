@@ -26,7 +26,7 @@ impl Group {
             fs::create_dir(&dir).ok()?;
             let group = Group(cgroup::Group { version, dir });
             let limit = group.0.file("memory.limit_in_bytes", "memory.max");
-            fs::write(limit, (mib * MIB).to_string()).is_ok().then_some(group)
+            (limit.exists() && fs::write(limit, (mib * MIB).to_string()).is_ok()).then_some(group)
         });
         if made.is_none() {
             terrace_testkit::skipped!("no control group with a limit of memory can be made");

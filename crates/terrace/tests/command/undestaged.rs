@@ -26,7 +26,7 @@ print('synced', flush=True)
 sys.stdin.read()
 ";
 
-/// Owes a page of each of three files. Then deletes the first, renames another file over the second, and
+/// Leaves an undestaged page of each of three files. Then deletes the first, renames another file over the second, and
 /// truncates the third within that page.
 const CHANGER: &str = "
 import os, sys
@@ -36,7 +36,7 @@ for f in files.values():
     for at, byte in (0, b'b'), (4096, b'd'):
         os.pwrite(f, byte * 4096, at)
         os.fsync(f)
-print('owing', flush=True)
+print('undestaged', flush=True)
 sys.stdin.readline()
 os.unlink('u')
 new = os.open('new', os.O_RDWR | os.O_CREAT)
@@ -125,7 +125,7 @@ fn kill_all_of(test: &TestMount, writer: Writer) {
 }
 
 /// Kills all processes while a page is only on the tier.
-fn die_owing(test: &TestMount) {
+fn die_with_undestaged_pages(test: &TestMount) {
     fs::write(test.src.join("f"), "a".repeat(4 * PAGE)).unwrap();
     mount_scanned(test);
     let writer = Writer::start(test);
@@ -140,7 +140,7 @@ fn recover(test: &TestMount, more: &[&str]) -> Outcome {
 #[test]
 fn what_a_tier_has_acknowledged_outlives_the_death_of_all() {
     let Some(test) = TestMount::new() else { return };
-    die_owing(&test);
+    die_with_undestaged_pages(&test);
     assert_eq!(content(&test), "baaa");
     let drop = told(terrace(["tier", "drop", "--yes", text(&test.file("t.tier"))]));
     drop.refused(&["data that programs have synced", "terrace recover"]);
@@ -157,7 +157,7 @@ fn what_a_tier_has_acknowledged_outlives_the_death_of_all() {
 fn recover_decides_over_files_that_were_changed_since() {
     for (decision, becomes) in [("--write", "xdaa"), ("--discard", "xxaa")] {
         let Some(test) = TestMount::new() else { return };
-        die_owing(&test);
+        die_with_undestaged_pages(&test);
         let source = File::options().write(true).open(test.src.join("f")).unwrap();
         source.write_all_at("x".repeat(2 * PAGE).as_bytes(), 0).unwrap();
         assert_eq!(mount(&test).code, Some(0));
@@ -207,7 +207,7 @@ fn grow(grower: &str) {
 }
 
 /// A new file is written through a write-only descriptor: none of it enters the mount's page cache. Later
-/// reads load it there. Mapping and descriptor then see each following write, also after a kill of terraced.
+/// reads load it there. Mapping and descriptor then see each follundestaged write, also after a kill of terraced.
 /// Files that are open for reading and writing stay in the page cache.
 #[test]
 fn bursts_bypass_the_page_cache_of_the_mount() {
@@ -303,7 +303,7 @@ fn renames_and_resizes_outlive_undestaged_pages() {
     }
     mount_scanned(&test);
     let mut writer = Writer::of(CHANGER, &test.mnt);
-    writer.says("owing");
+    writer.says("undestaged");
     assert_eq!(test.stat().cache.writeback.owed_bytes, 3 * PAGE as u64);
     writer.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
     writer.says("changed");
@@ -326,7 +326,7 @@ fn mount_is_refused_without_a_tier_with_undestaged_pages() {
     let path = test.file("t.tier");
     let tier = text(&path);
     mount_with(&test, &["--tier", tier]).refused(&["the tier does not exist", cure]);
-    die_owing(&test);
+    die_with_undestaged_pages(&test);
     // Both superblocks are damaged.
     let file = File::options().read(true).write(true).open(&path).unwrap();
     let mut superblocks = vec![0; 2 * PAGE];

@@ -62,8 +62,8 @@ pub(crate) fn take(cx: &Context, o: &Object, burst: &mut Burst, durable: Durable
         identity.filter(|identity| is_base && identity.is_lasting).map(|identity| identity.digest);
 }
 
-/// Gives a base version to a file that has many pages for a target and lacks one, because this run has
-/// changed the source, or has not examined it. The caller holds the file's writeback lock.
+/// Gives a base version to a file without one that has many pages for a target. It lacks one because this
+/// run has changed the source, or has not examined it. The caller holds the file's writeback lock.
 ///
 /// # Errors
 /// The source's.

@@ -39,7 +39,7 @@ impl CpuHeadroom {
         }
         (self.at_ns, self.again) = (now_ns, if self.last.is_some() { SAMPLE_PERIOD } else { SOON });
         // A processor that only waits for a device is idle; stolen time was not available to this machine.
-        let (_, Ticks { idle, all, stolen }) = *proc::ticks().first()?;
+        let Ticks { idle, all, stolen } = proc::ticks_of_all()?;
         let tick = 1_000_000_000 / rustix::param::clock_ticks_per_second();
         // Without this accounting in the kernel, waiting counts as zero.
         let waited = proc::text("thread-self", "schedstat").ok().and_then(|stat| waited(&stat));

@@ -101,7 +101,7 @@ const CAP_FSETID: u64 = 1 << 4;
 const FIRST_USER_NAMESPACE: &str = "user:[4026531837]";
 
 impl SetIdPrivileges {
-    /// The powers of a caller. A process that has ended or is hidden is judged by its user id.
+    /// The privileges of a caller. A process that has ended or is hidden is judged by its user id.
     pub(crate) fn of(caller: &Caller) -> Self {
         let status = terrace_system::proc::text(caller.tid, "status");
         let mut privileges = match status {

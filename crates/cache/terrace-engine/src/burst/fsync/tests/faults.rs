@@ -27,7 +27,7 @@ fn version(page: u32, times: u32) -> u32 {
 /// A terraced that is stopped between its write intent and the write changes the source too late: this is a
 /// conflict, and acknowledged data are kept. If it continues, the source acknowledges later fsyncs, durably.
 #[test]
-fn write_after_its_intent_ends_acknowledges_nothing_void() {
+fn write_after_the_end_of_its_intent_is_a_conflict() {
     for goes_on in [false, true] {
         let mut world = with_undestaged_page();
         // The clock ends write intents a second before their writes.
