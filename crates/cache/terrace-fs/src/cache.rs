@@ -13,7 +13,6 @@ use terrace_engine::{AccessPath, Engine, ErrorCursor, Object, ObjectRef};
 use crate::attr::{Attr, Time};
 use crate::page_cache::{CachedFile, PageCache};
 
-/// Bytes of a page.
 const PAGE: u64 = 4096;
 
 /// The first page of a range of bytes, and the number of pages that it touches.
@@ -89,8 +88,7 @@ impl PageCache for Engine {
         Engine::remembers(self, object)
     }
     fn objects_max(&self) -> usize {
-        // The namespace uses at most half of the objects: they and their inodes then take at most a quarter
-        // of the limit.
+        // The namespace uses at most half of the objects: with their inodes they take a quarter of the limit.
         let affordable = self.memory_limit() as usize / 4 / OBJECT_BYTES * 2;
         affordable.min(self.handles().segment.geometry().objects_max as usize)
     }

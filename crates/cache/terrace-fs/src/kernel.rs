@@ -15,7 +15,6 @@ pub struct Caller {
     pub(crate) uid: u32,
     /// File-system group id.
     pub(crate) gid: u32,
-    /// Thread id.
     pub(crate) tid: u32,
     /// The request's number, bit 63 set when it is a resent one.
     pub(crate) unique: u64,

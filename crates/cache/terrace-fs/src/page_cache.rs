@@ -72,8 +72,8 @@ pub trait PageCache: Send + Sync + 'static {
     /// Keeps pages of a range that are in memory there for `time`, as far as there is room. Returns the
     /// bytes.
     fn pin(&self, object: &Self::Object, range: Range<u64>, time: Duration) -> u64;
-    /// Moves clean pages of a range that no program has used from memory to the device tier of this level (0:
-    /// fastest). Returns the bytes of the range that device tiers then have.
+    /// Moves clean, unused pages of a range from memory to the device tier of this level (0: fastest).
+    /// Returns the bytes of the range that device tiers then have.
     fn stage_down(&self, object: &Self::Object, range: Range<u64>, level: u8) -> u64;
     /// Drops the clean pages of a range. Returns their number.
     fn drop_clean(&self, object: &Self::Object, range: Range<u64>) -> u64;

@@ -378,7 +378,7 @@ fn a_name_is_found_for_old_kernels_to_forget() {
     assert!(unused.contains(&f) && unused.contains(&d) && !unused.contains(&ROOT));
 }
 
-/// A file of ten pages behind an engine, opened and read as by a client of the preload path, and forgotten.
+/// A file of ten pages behind an engine: opened and read as by a preload client, then forgotten.
 struct Rested {
     world: Fixture<Engine>,
     ino: u64,

@@ -264,7 +264,6 @@ impl<O> Inode<O> {
         self.record.place.load(Ordering::Acquire) == hash
     }
 
-    /// Records a lookup that found the inode.
     pub(crate) fn note_found(&self) {
         self.record.found.note();
     }
@@ -282,7 +281,6 @@ impl<O> Inode<O> {
         }
     }
 
-    /// References the kernel holds.
     pub(crate) fn nlookup(&self) -> u64 {
         self.record.nlookup.load(Ordering::Acquire)
     }

@@ -47,15 +47,15 @@ pub(crate) enum SourceEvent<'a> {
 pub(crate) struct Watches {
     group: OwnedFd,
     ended: OwnedFd,
-    /// Number of marked inodes by handle hash and node id. Two file systems may have the same handle, and the
+    /// Number of marked inodes by handle hash and node id. Two file systems may have the same handle. The
     /// next inode of a number may be marked before the last one is forgotten.
     marked: Mutex<BTreeMap<(u64, u64), u32>>,
 }
 
 impl Watches {
     /// # Errors
-    /// The kernel has no such group (before Linux 5.13 for users other than root), or the user has reached
-    /// the limit.
+    /// The kernel has no such group (before Linux 5.13 for users other than root), or the user's limit is
+    /// reached.
     pub(crate) fn new() -> io::Result<Self> {
         if !kernel_expires_names() {
             return Err(io::ErrorKind::Unsupported.into());
@@ -185,20 +185,17 @@ impl Watches {
         self.marked.lock().range((hash, 0)..=(hash, u64::MAX)).map(|(&(_, nodeid), _)| nodeid).collect()
     }
 
-    /// Ends [`Watches::wait`].
     pub(crate) fn end(&self) {
         let _ = rustix::io::write(self.ended.as_fd(), &1u64.to_ne_bytes());
     }
 }
 
-/// Result of a wait.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Wake {
     /// Other processes changed names.
     Event,
     /// Only this process changed names.
     Own,
-    /// [`Watches::end`] was called.
     End,
 }
 

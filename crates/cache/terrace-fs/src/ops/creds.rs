@@ -1,11 +1,11 @@
 //! Creates files with the caller's identity.
 //!
-//! The kernel has checked the caller's permissions already (mount option `default_permissions`), with groups
-//! and capabilities that the daemon does not know. The new inode still needs its owner, group, mode and
-//! default ACL. The source file system sets them itself, setgid directories and ACLs included, if the
-//! creating thread has the caller's fsuid, fsgid and umask. So each thread unshares its umask from the
-//! others, and keeps its capabilities over changes of fsuid (SECBIT_NO_SETUID_FIXUP): the source's permission
-//! check, which lacks the caller's groups, must not refuse.
+//! The kernel has already checked the caller's permissions (mount option `default_permissions`), with groups
+//! and capabilities that the daemon lacks. The new inode still needs its owner, group, mode and default ACL.
+//! The source file system sets them, setgid directories and ACLs included, if the thread has the caller's
+//! fsuid, fsgid and umask. So each thread unshares its umask and keeps its capabilities over changes of fsuid
+//! (SECBIT_NO_SETUID_FIXUP). Without them the source's permission check, which lacks the caller's groups,
+//! would refuse.
 //!
 //! Alternative that failed: create as root and chown after. A kill between both steps would leave the caller
 //! a file that belongs to root.

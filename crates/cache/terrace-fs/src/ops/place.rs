@@ -4,8 +4,8 @@
 //! The kernel caches names. Changes in the source are reported to it ([`Namespace::watch_loop`]), but a
 //! program may be faster. So an operation that writes, or changes names, first checks that the whole path
 //! still leads to the inode. If not, the answer is ESTALE. The kernel then looks up each name of the path
-//! again and repeats the request with the result: the program sees no error. A program that reaches the inode
-//! by a descriptor and no name is refused once ([`crate::inode::place::Refused`]).
+//! again and repeats the request: the program sees no error. A program that reaches the inode by a descriptor
+//! and no name is refused once ([`crate::inode::place::Refused`]).
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::BorrowedFd;
@@ -110,9 +110,9 @@ impl<C: PageCache> Namespace<C> {
         self.end_of_path(inode) == PathEnd::Other
     }
 
-    /// Whether an earlier daemon found the inode a moment ago by a name unknown to this one: one of several, or
-    /// all but the first. A refusal after a restart could be the second in one system call, and the kernel
-    /// repeats a call once.
+    /// Whether an earlier daemon found the inode a moment ago by a name unknown here: one of several, or not
+    /// the first. A refusal after a restart could be the second in one system call, and the kernel repeats a
+    /// call once.
     fn was_just_found(&self, inode: &Inode<C::Object>) -> bool {
         if inode.place().is_some() || !inode.was_found_within(REPEATED_WITHIN) {
             return false;
@@ -241,7 +241,6 @@ impl<C: PageCache> Namespace<C> {
         }
     }
 
-    /// Ends [`Namespace::watch_loop`].
     pub(crate) fn end_watching(&self) {
         self.watches.iter().for_each(|watches| watches.end());
     }
@@ -263,8 +262,8 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// Invalidates a directory's attributes. The kernel drops an answer that an invalidation overtakes. For
-    /// the root's first answer it would then refuse the program (EACCES), so the root is spared until it is
-    /// looked up.
+    /// the root's first answer it would refuse the program (EACCES), so the root is spared until its first
+    /// lookup.
     fn invalidate_watched(&self, dir: u64) {
         if dir != ROOT || self.inode(ROOT).is_ok_and(|root| root.watched.load(Ordering::Relaxed)) {
             self.invalidate_attributes(dir);
