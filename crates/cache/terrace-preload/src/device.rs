@@ -28,7 +28,6 @@ static KNOWN: AtomicU64 = AtomicU64::new(0);
 /// 1: a thread is requesting targets.
 static ASKING: AtomicU32 = AtomicU32::new(0);
 
-/// A place for a target.
 struct Place {
     fd: helper::Slot,
     /// Inode of the table's memory file.

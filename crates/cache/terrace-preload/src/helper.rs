@@ -2,7 +2,7 @@
 //!
 //! They have the highest numbers, so that the program's numbers do not change. If the program closes one, the
 //! call returns EBADF. If it does so by a raw system call and reuses the number, the check before each use
-//! detects that: the recorded identity no longer matches.
+//! finds another identity.
 
 use crate::sys::{self, Identity};
 use crate::table;
@@ -15,7 +15,7 @@ fn room() -> (u64, u64) {
     (limit, (limit / 32).min(1024))
 }
 
-/// A descriptor of the library, and its file: by raw system calls a program may close it unseen, or reuse its
+/// A descriptor of the library, and its file: a program may close it by raw system calls, or reuse its
 /// number.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OwnFd {

@@ -1,5 +1,5 @@
-//! A miss in the client: reads the source or a target, copies the page to the caller, and offers it to the
-//! daemon (a page fill).
+//! A miss in the client: reads the source or a target, copies the page to the caller, and offers a page fill
+//! to the daemon.
 //!
 //! 1. `snapshot`: records the index's version of each absent page.
 //! 2. `land`: chooses each page's destination: a claimed slot of the ring, or the caller's buffer.

@@ -17,8 +17,8 @@ use terrace_shm::reader::{Outcome, Reader};
 const READ_MAX: usize = 0x7fff_f000;
 /// End of the program's address space.
 const ADDRESS_END: usize = 0x7fff_ffff_f000;
-/// Sequential reads after which a miss counts as part of a scan: the daemon then reads ahead, and the client
-/// does not read the source.
+/// Sequential reads after which a miss belongs to a scan: the daemon then reads ahead, and the client does
+/// not read the source.
 const SCAN_STREAK: u32 = 2;
 /// Maximum number of vectors in one call.
 const VECTORS_MAX: c_int = 1024;

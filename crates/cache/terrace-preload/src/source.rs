@@ -5,8 +5,8 @@
 //! the connection's lock and read without it. An entry never changes its object.
 //!
 //! Without a mount: the program's own descriptor. Its content does not stay in the page cache. A descriptor
-//! of the library would disturb the program: its close ends locks, and until then it keeps a deleted file's
-//! space and a descriptor number.
+//! of the library would disturb the program. Its close ends locks; until then it keeps a deleted file's space
+//! and a number.
 
 use crate::sys::Identity;
 use crate::table::{self, Class};
