@@ -158,9 +158,9 @@ pub(crate) fn turn_off() {
     }
 }
 
-/// A filter of system calls comes into force. It may kill the program at a call of the library, so the library
-/// makes no more. Mappings can no longer be announced, so all mappable files are announced now. Files opened
-/// later are opened by a process that is no client.
+/// A filter of system calls comes into force. It may kill the program at a call of the library, so these end.
+/// Mappings can no longer be announced, so all mappable files are announced now. A process that is no client
+/// opens files from here on.
 #[cold]
 pub(crate) fn fall_silent() {
     if speaks_of().is_none() {
