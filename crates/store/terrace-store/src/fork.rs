@@ -35,7 +35,6 @@ impl Process {
         Ok(Process { page, number: page.load(Ordering::Relaxed) })
     }
 
-    /// Whether the current process is a fork of this one.
     pub(crate) fn is_forked(&self) -> bool {
         self.page.load(Ordering::Relaxed) != self.number
     }

@@ -85,7 +85,6 @@ impl Durable {
         }
     }
 
-    /// The failure of the last sync.
     pub(crate) fn failure(&self) -> Option<SyncFailure> {
         if self.fails.load(Ordering::Relaxed) { self.failure.lock().clone() } else { None }
     }
@@ -203,7 +202,6 @@ impl StoreState {
         }
     }
 
-    /// Returns a number for an unlogged change.
     pub(crate) fn take_unlogged(&self) -> u64 {
         self.unlogged.fetch_add(1, Ordering::Relaxed)
     }

@@ -4,9 +4,9 @@
 //! table. Scans order hashes rotated so that those bits come first: table by table, and within a table by the
 //! rest.
 //!
-//! A table holds pointers. A look-up fetches a slot of a table with 9 bytes a blob, then one or two cache
-//! lines with description and short key. A table of descriptions is six times as large, and with separate
-//! keys it cost one cache line more.
+//! A table holds pointers. A look-up fetches a slot (9 bytes a blob), then one or two cache lines with
+//! description and short key. A table of descriptions is six times as large, and with separate keys it cost
+//! one cache line more.
 
 use super::memory::{Ahead, IndexMemory};
 use super::persist::Persist;
@@ -291,8 +291,7 @@ impl BucketState {
         let (count, mut found) = (count.max(1), Vec::new());
         loop {
             let wanted = count - found.len();
-            // Held for the whole step: a scan that begins in between must be able to drop keys picked out
-            // before it.
+            // Held for the whole step: a new scan must be able to drop keys picked out before it began.
             let mut scan_cache = scan_cache.lock();
             let before = scan_cache.bytes();
             let mut rest = scan_cache.take(self.id, from).unwrap_or_else(|| self.look(hashes, from, wanted));

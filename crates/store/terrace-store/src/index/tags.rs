@@ -9,7 +9,7 @@ use terrace_sync::Mutex;
 /// The holder of a tag: a bucket, or a blob of a bucket.
 pub(crate) type Tagged = (u64, Option<Box<[u8]>>);
 
-/// Memory of a tag without its name, and of a holder without its key, in trees about two thirds full; bytes.
+/// Bytes of a tag without its name, or of a holder without its key, in trees two thirds full.
 const TAG_BYTES: u64 = 72;
 const HOLDER_BYTES: u64 = 40;
 
@@ -57,7 +57,6 @@ impl Tags {
         was
     }
 
-    /// Whether the holder has the tag.
     pub(crate) fn has(&self, tag: &str, who: &Tagged) -> bool {
         self.holders.lock().get(tag).is_some_and(|members| members.contains(who))
     }

@@ -16,8 +16,8 @@ pub(super) fn claim(state: &StoreState, size: u64) -> Result<Claim> {
     or_after_sync(state, || state.heap.claim(size))
 }
 
-/// Calls `f`, and again after a sync if the disk is full and a sync releases room: of overwritten or removed
-/// blobs, or of the journal.
+/// Calls `f`. If the disk is full and a sync releases room of replaced or removed blobs or of the journal,
+/// calls it again.
 ///
 /// # Errors
 /// Errors of `f`, or of the sync.
