@@ -41,7 +41,6 @@ pub struct Counters {
 pub struct Server {
     /// Keys.
     pub keyspace: Keyspace,
-    /// Settings.
     pub(crate) config: Config,
     /// Clients.
     pub clients: Clients,

@@ -1,5 +1,6 @@
-//! The slot of a key, one of 16,384: CRC16 (XMODEM) of the key, or of the hash tag between the first `{` and
-//! the next `}`. Keys with the same tag are on one server. Source: the specification of Redis Cluster.
+//! The slot of a key, one of 16,384: CRC16 (XMODEM) of the key or its hash tag. The hash tag lies between the
+//! first `{` and the next `}`. Keys with the same tag are on one server. Source: the specification of Redis
+//! Cluster.
 
 /// Number of slots.
 pub(crate) const SLOTS: u16 = 16_384;

@@ -27,7 +27,6 @@ pub(crate) struct Session {
     pub(crate) client: Arc<Client>,
     pub(crate) protocol: Protocol,
     pub(crate) db: Db,
-    /// RESP3.
     pub(crate) resp3: bool,
     /// The password was given, or none is required.
     pub(crate) is_known: bool,
@@ -40,7 +39,6 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// The session of a new connection.
     pub(crate) fn new(client: Arc<Client>, protocol: Protocol, is_known: bool) -> Session {
         let replies = Replies::On;
         Session {

@@ -65,9 +65,7 @@ struct AddOptions {
 enum Added {
     /// Unchanged: the conditions do not hold, or the score is the same.
     Nothing(Option<f64>),
-    /// The member is new.
     New(f64),
-    /// The score has changed.
     Changed(f64),
 }
 

@@ -17,8 +17,7 @@ use super::word::{Form, Kind, Word};
 use crate::blobs::{BlobError, Blobs, Db};
 use crate::error::{Outcome, Refusal};
 
-/// Estimated ratio of the memory of a decoded collection to the size of its blob, for elements of a few
-/// bytes.
+/// Estimated ratio of a decoded collection's memory to its blob's size, for elements of a few bytes.
 const DECODED_TIMES: usize = 4;
 
 /// A page of zeros. Longer runs repeat it.

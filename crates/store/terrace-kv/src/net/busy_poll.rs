@@ -1,6 +1,5 @@
-//! Busy polling: a thread with one client polls before it sleeps, for up to 50 us (epoll_wait with a timeout
-//! of 0). It does so while requests follow closely. Linux does the same for network cards
-//! (`net.core.busy_poll`).
+//! Busy polling: a thread with one client polls for up to 50 us before it sleeps (epoll_wait with timeout 0).
+//! It does so while requests follow closely. Linux does the same for network cards (`net.core.busy_poll`).
 //!
 //! A client that waits for each reply runs in turn with its server, on two processors that are otherwise
 //! idle. The wake-up of an idle processor takes longer than the request: 35 to 65 us in a virtual machine.

@@ -86,7 +86,6 @@ impl Acceptor {
         }
     }
 
-    /// The protocol of its clients.
     pub(super) fn protocol(&self) -> Protocol {
         match self {
             Acceptor::Tcp(_, protocol) => *protocol,
@@ -102,7 +101,6 @@ impl Acceptor {
     }
 }
 
-/// The stream of a client.
 #[derive(Debug)]
 pub(super) enum Stream {
     Tcp {

@@ -206,8 +206,8 @@ impl Worker {
         }
     }
 
-    /// Ends the batch of the writers. After a failure they get errors, or are closed without replies if each
-    /// write must be durable: their changes may be lost.
+    /// Ends the batch of the writers. After a failure the writers get errors, since their changes may be
+    /// lost. If each write must be durable, they are closed without replies.
     fn sync_for(&mut self, writers: &[usize]) {
         let Err(err) = self.server.keyspace.blobs().end_batch() else { return };
         if self.server.config.durability != Durability::Always {

@@ -17,7 +17,7 @@ const ARGUMENTS_MAX_UNAUTHENTICATED: i64 = 10;
 const ARGUMENT_MAX_UNAUTHENTICATED: i64 = 16 * 1024;
 
 /// First bytes of requests in memcached's binary protocol and in TLS. No command begins with them. Such a
-/// byte counts as a request of this one word, and the client is closed: it waits for a reply in its own
+/// byte counts as a request of one word. The client is closed, since it waits for a reply in its own
 /// protocol.
 pub(super) const FOREIGN: [u8; 2] = [MEMCACHED_BINARY, TLS];
 /// See [`FOREIGN`].
@@ -136,7 +136,6 @@ pub(crate) struct Parser {
 const PLACES_KEPT_MAX: usize = 64;
 
 impl Parser {
-    /// The parser of a new connection.
     pub(crate) fn new(limits: Limits) -> Parser {
         Parser { limits, at: 0, left: None, request: Request::default() }
     }
