@@ -70,7 +70,7 @@ fn refusal(instance: &Instance) -> Option<String> {
     std::fs::read_to_string(instance.path(REFUSAL)).ok()
 }
 
-/// The loss of an ended instance by its own records; none if it ended in order, or its directory is gone.
+/// The loss of an ended instance by its own records; none after an orderly end, or without its directory.
 pub(crate) fn by(instance: &Instance) -> Option<String> {
     let Found { dirty, .. } = find(instance)?;
     let refused = refusal(instance);

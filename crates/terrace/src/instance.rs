@@ -151,8 +151,8 @@ impl Instance {
         private().append(true).open(self.log())
     }
 
-    /// Is a process of the instance alive? A killed terraced counts as dead even if its last thread hangs in
-    /// a request to its own mount and so holds the lock.
+    /// Is a process of the instance alive? A killed terraced counts as dead even if its last thread holds the
+    /// lock, in a request to its own mount.
     pub(crate) fn is_alive(&self) -> bool {
         File::open(self.path("lock")).is_ok_and(|lock| self.is_held(&lock))
     }

@@ -1,9 +1,8 @@
 //! Keeps the cache within the memory of the machine and its control groups. It reads their use, applies the
 //! rule ([`terrace_policy::memory`]), and sets the engine's ceiling.
 //!
-//! A cache that is too large gets terraced killed: the kernel kills the largest process of the group. The
-//! frames stay allocated in the memory file that the supervisor holds, so the next terraced finds as little
-//! room.
+//! If the cache is too large, the kernel kills terraced, the largest process of the group. The frames stay
+//! allocated in the memory file that the supervisor holds, so the next terraced finds as little room.
 
 use std::io;
 use std::path::{Path, PathBuf};

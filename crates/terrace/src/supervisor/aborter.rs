@@ -1,10 +1,9 @@
 //! The aborter: a process that ends the FUSE connection when supervisor and terraced are dead.
 //!
 //! Usually the kernel ends the connection when the last descriptor of /dev/fuse is closed. But a thread of a
-//! dead terraced may hang in the kernel (`stuck.rs`): it waits for a page or directory lock of a program, and
-//! a request of that program waits for a terraced that will not come. The thread keeps the descriptor table
-//! alive, and with it the connection. Programs that wait for answers would then wait for ever, and could not
-//! be killed.
+//! dead terraced may hang in the kernel (`stuck.rs`). It waits for a page or directory lock of a program. A
+//! request of that program waits for the dead terraced. The thread keeps the descriptor table alive, and with
+//! it the connection. Programs that wait for answers would then wait for ever, and could not be killed.
 //!
 //! The aborter shares no descriptors with the others and accesses no mount, so it cannot hang with them.
 //! Supervisor and terraced do not depend on it. It is not a child of the supervisor: terraced is the

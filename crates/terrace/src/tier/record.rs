@@ -1,9 +1,8 @@
 //! The record of targets that were changed, for the next terraced: a file in the instance's directory.
 //!
 //! The supervisor knows only the targets of the start. Descriptors stay open in the table that it shares with
-//! each terraced, so the record names them by number. It is replaced atomically, before each change is
-//! carried out: a target recorded as removed is gone for the next terraced, however many of its pages were
-//! moved.
+//! each terraced, so the record names them by number. The record is replaced atomically before each change. A
+//! target recorded as removed is gone for the next terraced, however many pages were moved.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
