@@ -8,8 +8,8 @@
 //!
 //! Descriptors that can be reopened are a cache. A request that finds none left closes data descriptors and
 //! drops resting inodes ([`Namespace::with_room`]). If only the kernel can help, the request waits on a
-//! thread without other requests. Others answer the FORGETs and RELEASEs that make room. A program gets EMFILE
-//! only after a long shortage, which is logged.
+//! thread without other requests. Others answer the FORGETs and RELEASEs that make room. A program gets
+//! EMFILE only after a long shortage, which is logged.
 //!
 //! The kernel also forgets under memory pressure, which is common on the machines that terrace is made for.
 //! An inode with cached content then *rests*: it stays in the table as if it were known. The same thread
