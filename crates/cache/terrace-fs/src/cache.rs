@@ -21,7 +21,7 @@ fn pages_of(range: Range<u64>) -> (u64, u64) {
     (first, range.end.div_ceil(PAGE) - first)
 }
 
-/// Memory of one object: its metadata, its share of the object table, its inode.
+/// Memory of one object: metadata, share of the object table, inode.
 const OBJECT_BYTES: usize = 800;
 
 fn time(ns: i64) -> Time {

@@ -2,15 +2,15 @@
 //!
 //! The kernel copies a write into its page cache, unlocks the whole pages, and then sends the request
 //! (fs/fuse/file.c, `fuse_fill_write_pages`). If the page cache is emptied in between, a read may fill it
-//! again and be answered before the write is done. The older content then stays in the page cache for good.
-//! So each finished write checks for such a read, and drops its range from the page cache.
+//! again and end before the write. The older content then stays in the page cache for good. So each finished
+//! write checks for such a read, and drops its range from the page cache.
 //!
-//! The kernel pins the pages of a write under way, so only emptying the page cache of the whole file drops
-//! them. [`Emptied`] records these operations. A handle that bypasses the page cache causes them with each
-//! mapping and write. The daemon causes one by a reply after which the kernel keeps no content. At other
-//! times reads are not recorded and writes check nothing.
+//! The kernel pins the pages of a write under way: only emptying the file's whole page cache drops them.
+//! [`Emptied`] records these operations. A handle that bypasses the page cache causes them with each mapping
+//! and write. The daemon causes one by a reply after which the kernel keeps no content. At other times reads
+//! are not recorded and writes check nothing.
 //!
-//! The kernel numbers requests in the order of its queue: a read with a larger number than the write's is
+//! The kernel numbers requests in the order of its queue: reads with larger numbers than the write are
 //! suspect. The time between unlocking and queueing shows in no number, so any read of the last seconds is
 //! suspect, too.
 //!

@@ -239,7 +239,7 @@ impl Durable {
         let base = region.base;
         // SAFETY: `DurableRegion::new` promises page-aligned memory of this size until the process ends. All
         // record types consist of atomics (and padding never read): any bytes are valid, and shared
-        // references suffice for every access.
+        // references suffice.
         unsafe {
             let header = base.cast::<Header>().as_ref();
             Ok(Self {
@@ -283,8 +283,8 @@ pub(crate) struct Slots {
     name: &'static str,
 }
 
-/// A slot in use, freed once, by drop. Code that may still write to the slot's record holds this, so that the
-/// record is not reused meanwhile.
+/// A slot in use, freed once, by drop. Code that may still write to the slot's record holds the slot, which
+/// prevents reuse of the record.
 pub(crate) struct Slot {
     index: u32,
     slots: Arc<Slots>,

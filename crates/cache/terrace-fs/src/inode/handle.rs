@@ -276,8 +276,8 @@ fn count_open<C: PageCache>(inode: &Inode<C::Object>, life: &mut Life<C::Object>
 }
 
 /// Subtracts a handle from its inode's counts. The file is slow while it has writers with unannounced
-/// mappings. An announced mapping makes it slow until its last writer of any kind closes, since any of them
-/// may have the mapping. (A mapping keeps its handle open.)
+/// mappings. An announced mapping makes it slow until its last writer closes, since any writer may have the
+/// mapping. (A mapping keeps its handle open.)
 ///
 /// Files with passthrough stay slow until [`crate::Namespace::reopen_preload_path`].
 pub(crate) fn count_release<C: PageCache>(handle: &Handle<C>, life: &mut Life<C::Object>) {
@@ -308,9 +308,9 @@ pub(crate) fn count_release<C: PageCache>(handle: &Handle<C>, life: &mut Life<C:
 }
 
 /// Pages of the file enter the kernel's page cache, or changed there. A mapping through a client's
-/// descriptor, perhaps in another process, finds them there and changes them unseen. It finds no other pages,
-/// since the kernel empties its page cache when such a mapping is made. So while a client has the file open
-/// for writing, the first such page sends readers of the preload path through the mount.
+/// descriptor, perhaps in another process, finds them there and changes them unseen. The mapping finds no
+/// other pages, since the kernel empties its page cache when the mapping is made. So while a client has the
+/// file open for writing, that page sends preload readers through the mount.
 pub(crate) fn note_paged<C: PageCache>(inode: &Inode<C::Object>, object: &C::Object) {
     if inode.announcing_writers.load(Ordering::Acquire) > 0 {
         let life = inode.life.lock();

@@ -2,10 +2,10 @@
 //!
 //! The kernel resends every request that a killed daemon had not answered, with bit 63 set in its number.
 //! Most requests can be repeated. Those that change names cannot: a second mkdir would return EEXIST although
-//! the first, unanswered one succeeded. So each of them puts its number into a durable slot before it acts
-//! and clears it after the answer. A resent request that finds its number there derives the outcome from the
-//! source. If the name is there (or gone, or another inode's), the first try succeeded. The kernel holds the
-//! directory's lock over the request, so no other request can have changed the name.
+//! the first, unanswered one succeeded. So each such request puts its number into a durable slot first, and
+//! clears the slot after the answer. A resent request that finds its number there derives the outcome from
+//! the source. If the name is there (or gone, or another inode's), the first try succeeded. The kernel holds
+//! the directory's lock over the request, so no other request can have changed the name.
 //!
 //! No resend claims the slot of a request that was answered before the crash. It is freed `RESEND_MAX` after
 //! the resend request to the kernel, however long the recovery before it took.

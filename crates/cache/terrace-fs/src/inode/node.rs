@@ -1,4 +1,4 @@
-//! One inode of the source: its descriptor, its record, and the state that opens and closes change.
+//! One inode of the source: descriptor, record, and the state changed by opens and closes.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};

@@ -44,8 +44,8 @@ const S_IXGRP: u32 = 0o0010;
 const CAPABILITY: &str = "security.capability";
 
 /// `mode` after a change of content by a process that may not keep set-id bits. Set-group-id without group
-/// execution (once the mark of mandatory locking) stays for members of the group only, as on local file
-/// systems since Linux 6.2.
+/// execution (once for mandatory locking) stays for group members only, as on local file systems since Linux
+/// 6.2.
 fn without_set_id(mode: u32, in_group: impl FnOnce() -> bool) -> u32 {
     let mode = mode & !S_ISUID;
     match mode & S_ISGID != 0 && (mode & S_IXGRP != 0 || !in_group()) {

@@ -2,8 +2,8 @@
 //!
 //! The kernel has already checked the caller's permissions (mount option `default_permissions`), with groups
 //! and capabilities that the daemon lacks. The new inode still needs its owner, group, mode and default ACL.
-//! The source file system sets them, setgid directories and ACLs included, if the thread has the caller's
-//! fsuid, fsgid and umask. So each thread unshares its umask and keeps its capabilities over changes of fsuid
+//! The source sets them, setgid directories and ACLs included, if the thread has the caller's fsuid, fsgid
+//! and umask. So each thread unshares its umask and keeps its capabilities over changes of fsuid
 //! (SECBIT_NO_SETUID_FIXUP). Without them the source's permission check, which lacks the caller's groups,
 //! would refuse.
 //!
@@ -161,7 +161,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let path = dir.path().join("file");
-                // The directory is root's and closed to others, so this shows that the capabilities are kept.
+                // The directory is root's and closed to others: the capabilities are kept.
                 as_caller(&caller, 0o027, || std::fs::create_dir(&path)).unwrap();
                 let meta = std::fs::metadata(&path).unwrap();
                 assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o777), (1234, 4321, 0o750));

@@ -119,7 +119,7 @@ impl<C: PageCache> Namespace<C> {
                 return Ok(emit(&ListedPlus { listed: *listed, entry }));
             }
             let counted_before = Cell::new(false);
-            // Not called for an inode that is new here: its only reference is this one.
+            // Not called for a new inode: this reference is its only one.
             let counts = |_| {
                 counted_before.set(entries < counted);
                 entries >= counted

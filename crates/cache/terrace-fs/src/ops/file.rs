@@ -276,8 +276,8 @@ impl<C: PageCache> Namespace<C> {
         Ok(Written { bytes, stale })
     }
 
-    /// Drops this range from the kernel's page cache. Waits for reads of it and for writeback of its dirty
-    /// pages: a thread that these may need must not call it.
+    /// Drops this range from the kernel's page cache. Waits for reads and writeback of the range: threads
+    /// that these may need must not call this.
     pub(crate) fn invalidate_content(&self, nodeid: u64, range: Range<u64>) {
         let (Some(kernel), Ok(inode)) = (self.kernel.get(), self.inode(nodeid)) else { return };
         if !range.is_empty() {

@@ -51,7 +51,7 @@ enum PathEnd {
     Itself,
     /// Another file, or none.
     Other,
-    /// One of the path's directories has left its place, or its server no longer knows it.
+    /// A directory of the path has left its place, or its server has forgotten it.
     Stale,
     /// The path cannot be checked.
     Unknown,
@@ -110,9 +110,8 @@ impl<C: PageCache> Namespace<C> {
         self.end_of_path(inode) == PathEnd::Other
     }
 
-    /// Whether an earlier daemon found the inode a moment ago by a name unknown here: one of several, or not
-    /// the first. A refusal after a restart could be the second in one system call, and the kernel repeats a
-    /// call once.
+    /// Whether an earlier daemon just found the inode by a name unknown here: one of several, or a later one.
+    /// A refusal after a restart could be the second in one system call, and the kernel repeats a call once.
     fn was_just_found(&self, inode: &Inode<C::Object>) -> bool {
         if inode.place().is_some() || !inode.was_found_within(REPEATED_WITHIN) {
             return false;

@@ -20,8 +20,7 @@ pub fn raise_descriptors_max() -> io::Result<u64> {
     Ok(descriptors_max())
 }
 
-/// The number of a new descriptor, which is about the number of open ones: the kernel assigns the lowest free
-/// number.
+/// The number of a new descriptor, about the number of open ones: the kernel assigns the lowest free number.
 pub(crate) fn descriptors_used(any: BorrowedFd<'_>) -> u64 {
     match rustix::io::fcntl_dupfd_cloexec(any, 0) {
         Ok(fd) => fd.as_raw_fd() as u64,

@@ -131,7 +131,7 @@ impl Pressure {
         self.shrinks.store(true, Ordering::Release);
     }
 
-    /// Whether this thread answers requests that others wait for, and so leaves slow work to the shrinker.
+    /// Whether this thread answers the kernel, and so leaves slow work to the shrinker.
     fn answers_requests(&self) -> bool {
         MAY_WAIT.get().is_none() && self.shrinks.load(Ordering::Acquire)
     }

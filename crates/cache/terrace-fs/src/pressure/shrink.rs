@@ -44,13 +44,13 @@ impl<C: PageCache> Namespace<C> {
         self.pressure.waiters_max.store(threads.saturating_sub(2).max(threads / 2), Ordering::Relaxed);
     }
 
-    /// Declares that this thread runs no request that others wait for, so it may wait for descriptors.
+    /// Declares that no other request waits for this thread, so the thread may wait for descriptors.
     /// `requested_at`: time of the present request.
     pub fn may_wait(requested_at: Instant) {
         MAY_WAIT.set(Some(requested_at));
     }
 
-    /// Whether descriptors or table slots are so few that a request that needs one may have to wait.
+    /// Whether requests may have to wait for descriptors or table slots.
     pub(crate) fn is_short(&self) -> bool {
         self.pressure.is_short(self.inodes.len())
             || self.inodes.len() >= self.inodes.max() / 8 * 7
