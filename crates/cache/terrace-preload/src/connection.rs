@@ -183,7 +183,7 @@ pub(crate) fn is_mappable(fd: c_int) -> bool {
         && sys::identity(fd).is_some_and(|(id, kind)| Some(id.dev) == told_dev() && kind == libc::S_IFREG)
 }
 
-/// The segment, if this process (or one that it was forked from) ever registered.
+/// The segment, if this process or an ancestor ever registered.
 #[inline]
 pub(crate) fn world() -> Option<&'static Attachment> {
     // SAFETY: null or WORLD_PLACE, initialised before the pointer was published.
@@ -195,7 +195,7 @@ pub(crate) fn large_file() -> u64 {
     LARGE_FILE.load(Ordering::Relaxed)
 }
 
-/// The page, if this process (or one that it was forked from) ever used the connection.
+/// The page, if this process or an ancestor ever used the connection.
 #[inline]
 fn known() -> Option<&'static Volatile> {
     // SAFETY: null or a page that is never unmapped; all of it atomics and cells guarded by the lock.
@@ -385,9 +385,9 @@ fn ask_registered(v: &'static Volatile, op: u32, fd: Option<c_int>) -> Option<Re
     reply
 }
 
-/// Wakes the daemon, unless a thread of this process has just done so: until the daemon runs, every thread
-/// sees it asleep. The wake-up uses the socket, because the socket's inode is unique. An eventfd fails here:
-/// after a close by the program, its own eventfd of that number would look the same.
+/// Wakes the daemon, unless a thread of this process has just done so: threads see it asleep until it runs.
+/// The wake-up uses the socket, because the socket's inode is unique. An eventfd fails here: after a close by
+/// the program, its own eventfd of that number would look the same.
 pub(crate) fn ring_bell() {
     static LAST_NS: AtomicU64 = AtomicU64::new(0);
     let (now, last) = (sys::now_ns(), LAST_NS.load(Ordering::Relaxed));

@@ -102,7 +102,7 @@ fn ask_one(number: usize) -> bool {
         // There is no such target, or only the daemon reads it.
         Err(_) => current.store(0, Ordering::Release),
     }
-    // Closed after its successor is published, so that other threads find the new one.
+    // Closed after its successor is published: other threads find the new one.
     if let Some(before) =
         before.filter(|before| !place(current).is_some_and(|now| now.fd.is_same(&before.fd)))
     {
@@ -121,7 +121,7 @@ fn keep([table, target]: [c_int; 2], inode: u64, before: Option<&'static Place>)
         sys::close(target);
         return None;
     };
-    // The same target with another size: other threads may be reading with the known descriptor, so it stays.
+    // The same target with another size: the known descriptor stays, since other threads may read with it.
     let known = before.and_then(|before| before.fd.kept()).filter(|known| is_same_file(known.fd, target));
     let kept = match known {
         Some(known) => {

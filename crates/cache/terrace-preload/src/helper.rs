@@ -1,7 +1,7 @@
 //! The library's descriptors in the program's table: socket, source files, targets.
 //!
 //! They have the highest numbers, so that the program's numbers do not change. If the program closes one, the
-//! call returns EBADF. If it does so by a raw system call and reuses the number, the check before each use
+//! call returns EBADF. After an unseen close (by a raw system call) and a reuse, the check before each use
 //! finds another identity.
 
 use crate::sys::{self, Identity};
@@ -15,8 +15,7 @@ fn room() -> (u64, u64) {
     (limit, (limit / 32).min(1024))
 }
 
-/// A descriptor of the library, and its file: a program may close it by raw system calls, or reuse its
-/// number.
+/// A descriptor of the library, and its file: raw system calls may close it, or reuse its number.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OwnFd {
     pub(crate) fd: c_int,

@@ -13,10 +13,10 @@
 //! | [`quiet`] | filters of system calls |
 //! | [`unwind`] | the unwinder, loaded on demand |
 //!
-//! It may only be faster than the mount path, never different. So every unusual case goes to the real call:
-//! unusual flags, refusable arguments, a position shared with other processes, a silent daemon. The library
-//! allocates nothing after its start and waits for no lock on any read. So it may run inside signal handlers
-//! and allocators. Only a panic allocates, on its way to the guard that closes the preload path.
+//! It may only be faster than the mount path, never different. So the real call serves unusual cases: unusual
+//! flags, refusable arguments, a position shared with other processes, a silent daemon. The library allocates
+//! nothing after its start and waits for no lock on any read. So it may run inside signal handlers and
+//! allocators. Only a panic allocates, on its way to the guard that closes the preload path.
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("the preload path knows the system calls and the calling convention of Linux on x86-64 only");

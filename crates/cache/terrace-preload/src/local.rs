@@ -127,8 +127,8 @@ impl Local {
         s.streak.set((streak + 1).min(STREAK_MAX));
         streak
     }
-    /// The stream of a read that does not continue the last one: an existing stream expects it, or a new one
-    /// begins. A new stream starts at the nearest stream of the same descriptor, which may be a stride away.
+    /// The stream of a read that does not continue the last one: one that expects it, or a new one. A new
+    /// stream starts at the nearest stream of the same descriptor, which may be a stride away.
     #[inline(never)]
     fn other_stream(&self, fd: c_int, offset: u64) -> &Stream {
         let place = |at: usize| &self.streams[at % STREAMS];

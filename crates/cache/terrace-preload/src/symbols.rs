@@ -1,9 +1,9 @@
 //! The next definition of a function in the program's search order: as dlsym(RTLD_NEXT), but without the
 //! loader's lock.
 //!
-//! A function is looked up at its first call: in a signal handler, in the child of a fork, or in a thread
-//! that a dlopen's constructor awaits. There dlsym would wait for the loader's lock. The objects between this
-//! library and libc are loaded at the program's start and never unloaded, so their tables stay readable.
+//! Look-ups happen at first calls: in signal handlers, after forks, in threads that a dlopen's constructor
+//! awaits. There dlsym would wait for the loader's lock. The objects between this library and libc are loaded
+//! at the start and never unloaded: their tables stay readable.
 //!
 //! Formats: System V ABI (dynamic section, symbol table), and the GNU hash table, which glibc has had since 2.5.
 

@@ -102,7 +102,7 @@ pub(crate) unsafe fn pread(fd: c_int, buf: *mut u8, n: usize, at: u64) -> Ret {
 /// # Safety
 /// The vectors must name memory that may be written.
 pub(crate) unsafe fn preadv(fd: c_int, iov: &[libc::iovec], at: u64) -> Ret {
-    // SAFETY: the kernel takes the offset as low and high word; on 64 bits the low word holds all of it.
+    // SAFETY: the kernel takes the offset as two words; on 64 bits the low word holds all of it.
     unsafe { raw(libc::SYS_preadv, [fd as usize, iov.as_ptr() as usize, iov.len(), at as usize, 0, 0]) }
 }
 

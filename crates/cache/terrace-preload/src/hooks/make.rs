@@ -1,5 +1,5 @@
 //! Calls that make descriptors of other kinds. After an unseen close (inside libc, or by a raw system call),
-//! the number's old entry is removed here, at its reuse.
+//! a number's reuse removes its old entry here.
 
 use super::guard::guard;
 use crate::local::local;

@@ -40,9 +40,9 @@ fn opened(fd: c_int, flags: c_int) {
 }
 
 /// Called before an open. If the open makes registration worthwhile, the process becomes a client first: the
-/// kernel caches files opened by non-clients. A second open afterwards does harm: the close of the first
-/// descriptor drops the process's POSIX locks on the file, and is visible to inotify. A process that uses no
-/// file of the mount pays for one statx only.
+/// kernel caches files opened by non-clients. A second open afterwards does harm: the first descriptor's
+/// close drops the process's POSIX locks and is visible to inotify. A process that uses no file of the mount
+/// pays for one statx only.
 ///
 /// # Safety
 /// `path` is the program's.
@@ -118,7 +118,7 @@ fn classify(fd: c_int, ino: u64) {
     }
 }
 
-/// Defines a hook. Third and fourth arguments are fixed: a variadic caller uses the same registers, and the
+/// Defines a hook. Third and fourth arguments are fixed: variadic callers use the same registers, and the
 /// real function ignores an unneeded mode.
 macro_rules! hook {
     ($name:ident($($arg:ident: $t:ty),*) at $dir:expr, $path:expr, flags $flags:expr) => {

@@ -63,8 +63,8 @@ unsafe extern "C" fn terrace_before_clone(flags: usize) {
 }
 
 /// Handles the calls that the syscall stub below intercepts: those that change the table of descriptors, and
-/// some more. Returns as syscall does. It makes the raw system call: an interposer of mmap or close may have
-/// called syscall, and would be called again.
+/// some more. Returns as syscall does. It makes the raw system call. An interposer of mmap or close may have
+/// called syscall, and libc's function would call it again.
 unsafe extern "C-unwind" fn terrace_syscall(
     n: c_long,
     a: usize,
