@@ -4,7 +4,7 @@
 //!   path ──► location ──► outside the source? ──► lock ──► superblocks ──► ours: used; empty: formatted;
 //!                                                                      else: refused, or formatted on demand
 //! ```
-//! The process that opens a target may hand its lock on to the process that uses it ([`Target::handed_on`]).
+//! The process that opens a target may hand its lock on to the target's user ([`Target::handed_on`]).
 
 use crate::lease::{self, Holder, Lease, NotTaken, Timing};
 use crate::location::Location;
