@@ -354,7 +354,7 @@ impl Frozen<'_> {
         Ok(Position { at: self.log.tail.committed(), number: self.end.next })
     }
 
-    /// Switches the log to a new file, which is durable under its name and has all records of the old one.
+    /// Switches the log to a new file, which is durable under its name and has all earlier records.
     pub(crate) fn switch(mut self, written: Written) {
         let Written { file, header, end } = written;
         let mut current = self.log.file.lock();

@@ -3,8 +3,8 @@
 //!
 //! Finding the ten lowest of a million names needs a pass over all of them. So one pass collects an eighth of
 //! the names. The first of them are the current piece; the *rest* is kept for later pieces. A rest lacks
-//! names added later. A scan under way may miss them, but a new scan must not, so it drops these rests. A
-//! rest may have names that were removed later, so the caller looks up each name.
+//! names added later. A scan under way may miss them. A new scan must not, so it drops these rests. A rest
+//! may have names that were removed later, so the caller looks up each name.
 
 use crate::allocated::allocated;
 use std::ops::RangeInclusive;

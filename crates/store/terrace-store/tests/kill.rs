@@ -53,7 +53,7 @@ fn value(number: u64) -> Vec<u8> {
 /// Runs `f` in a child. Returns its process id, and a pipe with its output.
 fn child(f: impl FnOnce(&mut std::fs::File)) -> (rustix::process::Pid, OwnedFd) {
     let (reads, writes) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
-    // SAFETY: this process has one thread, or also those of a store, which the child does not use.
+    // SAFETY: this process has one thread, or those of a store too, which the child does not use.
     match unsafe { libc::fork() } {
         0 => {
             drop(reads);

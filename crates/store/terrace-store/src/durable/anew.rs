@@ -3,7 +3,7 @@
 //!
 //! 1. The end of the log is noted.
 //! 2. Each table is written in turn. A blob may change before or after its table is written. So the records
-//!    since step 1 are copied behind: each states the result of a change, and the last one counts.
+//!    since step 1 are copied behind: each states a change's result, and the last one counts.
 //! 3. The new file is synced, while other threads go on.
 //! 4. When few records are left to copy, appends are blocked. The rest is copied and synced, and the new file
 //!    replaces the old one.
@@ -69,9 +69,9 @@ fn write(state: &StoreState, path: &Path) -> Result<()> {
     }
     add_tags(state, &mut writer)?;
     begin = copy_most(state, &old, generation, begin, &mut writer)?;
-    // The turn is taken before the log's end, as in a sync: a sync of the old file must end before the
-    // switch. The new mark must also cover all that an earlier sync covered, since released room may hold
-    // other blobs.
+    // The turn is taken before the log's end, as in a sync: a sync of the old file ends before the switch.
+    // The new mark must also cover all that an earlier sync covered, since released room may hold other
+    // blobs.
     let _turn = state.durable.turn.lock();
     complete(state)?;
     begin = copy_most(state, &old, generation, begin, &mut writer)?;

@@ -28,8 +28,8 @@ type Holders = BTreeMap<Box<str>, BTreeSet<Tagged>>;
 #[derive(Debug, Default)]
 pub(crate) struct Tags {
     holders: Mutex<Holders>,
-    /// The store has had a tag. Set while a table of the holder's bucket is locked. So a thread that has
-    /// locked all its tables and finds this unset can skip the shared lock of `holders`.
+    /// The store has had a tag. Set while a table of the holder's bucket is locked. So a thread with all its
+    /// tables locked can skip the shared lock of `holders` while this is unset.
     used: AtomicBool,
 }
 

@@ -6,7 +6,7 @@
 //! is locked. Steps 2 and 3 run in their own thread: a large bucket delays no sync.
 //!
 //! A file is never newer than the durable blob. A start may find changes behind the last *persisted* record.
-//! It then does not know which files were written, and compares all of them with their blobs.
+//! The start does not know which files were written, and compares all of them with their blobs.
 
 mod files;
 mod thread;
