@@ -1,7 +1,6 @@
 //! Replies, written directly to a connection's output: RESP2, or RESP3 if the client has chosen it (HELLO 3).
 //!
-//! A type that RESP2 lacks becomes Redis' substitute: an array of twice the length for a map, a string for a
-//! double.
+//! A type that RESP2 lacks becomes Redis' substitute: an array of twice the length (map), a string (double).
 
 use super::number::{float_text, write_int};
 
