@@ -14,7 +14,7 @@
 //! | `LEASES_BELOW` | each directory above the source | `run` by leases |
 //!
 //! A write lock needs a descriptor open for writing, which directories do not have. So the order is: set the
-//! own read locks, search for others, and release the own if there are others. Of two instances that begin at
+//! own read locks, search for others, and release the own if others exist. Of two instances that begin at
 //! once, at least one sees the other.
 
 use std::ffi::OsStr;

@@ -19,7 +19,7 @@ use crate::mounts::{self, How, utab};
 
 /// Times that a request is sent again after the daemon died during it.
 const TRIES: usize = 16;
-/// Time for a daemon to end after its unmount, and interval of the check for other mounts that it serves.
+/// Time for a daemon to end after its unmount, and interval of the check for its other mounts.
 const END_WITHIN: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_millis(500);
 /// Time for a killed instance to disappear.

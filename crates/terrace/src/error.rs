@@ -10,7 +10,7 @@ pub(crate) const EXIT_FAILED: u8 = 2;
 
 /// A failure, as one line for the user.
 ///
-/// The cure is part of the type, so that each failure states what its reader can do about it.
+/// The cure is part of the type: each failure states the reader's next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
     text: String,

@@ -2,7 +2,7 @@
 //! files, rings.
 //!
 //! They stay open in the table shared with the supervisor. The new terraced lists them before it opens or
-//! closes any descriptor. It closes them after it has taken over those that it needs.
+//! closes any descriptor. It closes them once it has taken over the named descriptors.
 
 use std::collections::HashSet;
 use std::io;

@@ -1,4 +1,4 @@
-//! Descriptors that a serving terraced keeps free, so that the next one can recover.
+//! Descriptors that a serving terraced keeps free for the recovery of the next one.
 //!
 //! The descriptor table belongs to the supervisor too, and outlives terraced. If it were full at a crash, the
 //! next terraced could not even list it. But the limit belongs to a process, not to the table. So terraced

@@ -1,7 +1,7 @@
 //! `--except DIR`: directories below the served one that terrace does not serve.
 //!
-//! terrace copies the source's mount before it covers it, and attaches the copy over the same directory in
-//! its mount. All this happens in the run's private mount namespace. After any crash, the copies end with the
+//! terrace copies the source's mount before covering it, and attaches the copy over the same directory in its
+//! mount. All this happens in the run's private mount namespace. After any crash, the copies end with the
 //! last process of that namespace.
 
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -5,9 +5,8 @@
 //! request of that program waits for the dead terraced. The thread keeps the descriptor table alive, and with
 //! it the connection. Programs that wait for answers would then wait for ever, and could not be killed.
 //!
-//! The aborter shares no descriptors with the others and accesses no mount, so it cannot hang with them.
-//! Supervisor and terraced do not depend on it. It is not a child of the supervisor: terraced is the
-//! only one.
+//! The aborter shares no descriptors and accesses no mount, so it cannot hang with the others. Supervisor and
+//! terraced do not depend on it. It is not a child of the supervisor: terraced is the only one.
 //!
 //! ```text
 //!   supervisor: "thread PID TID" at each start of terraced ──► the aborter
@@ -27,7 +26,7 @@ use crate::handover::channel::{self, Channel, Event, Poll};
 use crate::mounts::abort::Abort;
 use crate::sys::{self, Side};
 
-/// Not `terrace`, so that a kill of all processes of that name spares it.
+/// Another name than `terrace`: a kill of all processes of that name spares it.
 const NAME: &std::ffi::CStr = c"fuse-aborter";
 
 /// Method of ending the connection.

@@ -308,8 +308,8 @@ impl Watch {
         }
     }
 
-    /// Watches terraced's working thread, then sends `go`. terraced keeps the descriptor numbers of the watch
-    /// open: see the rule in `supervisor.rs`.
+    /// Watches terraced's working thread, then sends `go`. By the rule in `supervisor.rs`, terraced keeps the
+    /// watch's descriptor numbers open.
     fn watch_thread(&mut self, child: Pid, id: i32) {
         if let Some(id) = Pid::from_raw(id) {
             self.thread.watch(child, id);

@@ -1,8 +1,8 @@
 //! The record of targets that were changed, for the next terraced: a file in the instance's directory.
 //!
-//! The supervisor knows only the targets of the start. Descriptors stay open in the table that it shares with
-//! each terraced, so the record names them by number. The record is replaced atomically before each change. A
-//! target recorded as removed is gone for the next terraced, however many pages were moved.
+//! The supervisor knows only the targets of the start. Descriptors stay open in the shared table, so the
+//! record names them by number. The record is replaced atomically before each change. A target recorded as
+//! removed is gone for the next terraced, however many pages were moved.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
