@@ -1,10 +1,10 @@
 //! Checks that a read's buffer is writable. The kernel answers EFAULT for an unwritable buffer; a copy by the
 //! library would end in SIGSEGV.
 //!
-//! Each page of memory that the program reads into is checked once, with MADV_POPULATE_WRITE. It prepares the
-//! page for the write that follows anyway, and fails where that would fault. Programs reuse buffers: the
-//! result is kept for the thread's last range, and for pages in a small table. One bad address still causes a
-//! signal: a page that passed the check and was unmapped later (docs/SEMANTICS.md).
+//! Each page of memory that the program reads into is checked once, with MADV_POPULATE_WRITE. The call
+//! prepares the page for the following write, and fails where the write would fault. Programs reuse buffers:
+//! the result is kept for the thread's last range, and for pages in a small table. One bad address still
+//! causes a signal: a page that passed the check and was unmapped later (docs/SEMANTICS.md).
 
 use crate::local::Local;
 use crate::quiet;

@@ -9,8 +9,8 @@
 //! Loss of the daemon costs the socket; the mappings stay, and hits continue. All of this may run inside a
 //! signal handler, so read paths never wait for the lock. A read that finds it taken uses the mount path.
 //!
-//! Requests that other processes rely on (MAPPED), and slow ones (FLUSH), use a separate connection. They
-//! work after the preload path has closed for this process.
+//! Requests that other processes rely on (MAPPED), and slow ones (FLUSH), use a separate connection. These
+//! requests work after the preload path has closed for this process.
 
 use crate::exchange::{HELLO_FDS, exchange};
 use crate::local::local;

@@ -1,5 +1,5 @@
-//! The targets of the device tiers, as read by this process: their tables and descriptors. They are requested
-//! before the first read of a target, and after a target was added, resized or removed
+//! The targets of the device tiers, as read by this process: their tables and descriptors. This process
+//! requests them before its first read of a target, and after changes of targets
 //! ([`Header::targets`](terrace_shm::layout::Header)).
 //!
 //! A table stays mapped, since another thread may be reading it. Content read from a removed target is
@@ -151,8 +151,8 @@ impl Place {
 
     /// For a place that `CURRENT` names, or has named.
     fn table(&'static self) -> &'static DeviceTable {
-        // SAFETY: the place's number was read with Acquire, so the table is written. It is never changed or
-        // unmapped.
+        // SAFETY: the place's number was read with Acquire, so the table is written. The table is never
+        // changed or unmapped.
         unsafe { (*self.table.get()).assume_init_ref() }
     }
 }

@@ -64,8 +64,8 @@ pub(crate) unsafe fn may_be_served(dir: c_int, path: *const c_char) -> bool {
     found.is_ok_and(|(id, kind, _)| id.dev == dev && kind == libc::S_IFREG)
 }
 
-/// An open for reading has emptied a file, so terraced must look at it. It breaks no lease (Linux:
-/// `break_lease` checks the access mode only).
+/// An open for reading has emptied a file, so terraced must look at it. The truncation breaks no lease
+/// (Linux: `break_lease` checks the access mode only).
 pub(crate) fn truncated(fd: c_int, dev: u64) {
     let is_ours = sys::identity(fd).is_some_and(|(id, kind)| id.dev == dev && kind == libc::S_IFREG);
     if is_ours && lies_inside(fd) != Some(false) && connection::register(true) {

@@ -6,7 +6,7 @@
 //! it the connection. Programs that wait for answers would then wait for ever, and could not be killed.
 //!
 //! The aborter shares no descriptors and accesses no mount, so it cannot hang with the others. Supervisor and
-//! terraced do not depend on it. It is not a child of the supervisor: terraced is the only one.
+//! terraced do not depend on it. The aborter is no child of the supervisor: terraced is the only one.
 //!
 //! ```text
 //!   supervisor: "thread PID TID" at each start of terraced ──► the aborter

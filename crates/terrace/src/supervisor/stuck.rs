@@ -10,8 +10,8 @@
 //!
 //! So the supervisor also watches one thread that never accesses the mount, and dies when killed. If the
 //! other threads do not follow soon, the supervisor inspects them. If all are in calls that write nothing to
-//! the source, the next terraced starts beside them. It makes the kernel send the requests again and answers
-//! them, and the old threads end.
+//! the source, the next terraced starts beside them. The next terraced makes the kernel resend the requests
+//! and answers them, and the old threads end.
 //!
 //! A signal that dumps core (SIGABRT of a panic, SIGSEGV, ...) stops the dying threads. The first one waits
 //! for all others to arrive, even if core dumps are off. So no thread dies while one hangs. Only the flags in

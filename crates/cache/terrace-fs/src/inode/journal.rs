@@ -7,8 +7,8 @@
 //! the source. If the name is there (or gone, or another inode's), the first try succeeded. The kernel holds
 //! the directory's lock over the request, so no other request can have changed the name.
 //!
-//! No resend claims the slot of a request that was answered before the crash. It is freed `RESEND_MAX` after
-//! the resend request to the kernel, however long the recovery before it took.
+//! No resend claims the slot of a request that was answered before the crash. The slot is freed `RESEND_MAX`
+//! after the resend request, however long the recovery took.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

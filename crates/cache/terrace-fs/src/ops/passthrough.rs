@@ -2,9 +2,9 @@
 //! iomode.c).
 //!
 //! The content is in the source's page cache: programs read, write and map it there, as without a mount. Only
-//! clients of the preload path use this daemon, by descriptors open for reading. It has nothing newer than
-//! the source. Either all open handles of an inode use passthrough, or none; the first open decides. An open
-//! that reads a small file leaves it to the mount's page cache: registering costs more.
+//! clients of the preload path use this daemon, by descriptors open for reading. The daemon has nothing newer
+//! than the source. Either all open handles of an inode use passthrough, or none; the first open decides. An
+//! open that reads a small file leaves it to the mount's page cache: registering costs more.
 //!
 //! The daemon does not see writes in passthrough. While a file has such writers, readers of the preload path
 //! use the mount path, which reads the source ([`Namespace::is_written_outside`]). After the last close,

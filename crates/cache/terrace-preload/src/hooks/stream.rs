@@ -76,8 +76,8 @@ macro_rules! fopen_hook {
 fopen_hook!(fopen);
 fopen_hook!(fopen64);
 
-/// Defines hooks of freopen. freopen closes the stream before it opens the path. It cannot be repeated, so
-/// signals are blocked meanwhile.
+/// Defines hooks of freopen. freopen closes the stream before it opens the path. The call cannot be repeated,
+/// so signals are blocked meanwhile.
 macro_rules! freopen_hook {
     ($name:ident) => {
         #[unsafe(no_mangle)]

@@ -12,8 +12,8 @@ const IORING_OFF_SQES: off_t = 0x1000_0000;
 /// readers to the mount path. Returns zero, or the errno for a mapping that cannot be announced: other
 /// processes would never see its stores.
 ///
-/// This also holds after the preload path has closed, for descriptors that the library did not see opened. It
-/// holds for mappings for reading too, since they can become writable later.
+/// Called also after the preload path has closed, for descriptors that the library did not see opened. Called
+/// for mappings for reading too, since they can become writable later.
 fn before_shared_map(fd: c_int, offset: off_t) -> c_int {
     if connection::mount_dev().is_none() && connection::told_dev().is_none() {
         return 0;

@@ -158,8 +158,8 @@ impl<'a> LockedKeys<'a> {
         self.put((db, key), Some(word.form), word, &[content], 0)
     }
 
-    /// Writes a value from several parts over one of the form `old`, if known. It may grow up to `room`
-    /// bytes.
+    /// Writes a value from several parts over one of the form `old`, if known. The value may grow up to
+    /// `room` bytes.
     fn put(
         &mut self,
         (db, key): (Db, &[u8]),

@@ -154,8 +154,8 @@ impl Threads {
         there < here || (there == here && here > 1)
     }
 
-    /// A shared thread on this processor for a client of the thread `number`. It must not have more clients
-    /// than that thread.
+    /// A shared thread on this processor for a client of the thread `number`. The shared thread has at most
+    /// as many clients as that thread.
     pub(super) fn sharing_on(&self, processor: usize, number: usize) -> Option<usize> {
         let clients = self.inboxes[number].clients();
         let is_fit = |at: &usize| {
