@@ -5,7 +5,6 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
-/// The mark of a resent request.
 pub(crate) const RESENT: u64 = 1 << 63;
 
 /// The sender of a request.

@@ -196,7 +196,6 @@ impl<O> Inode<O> {
         Ok(rustix::fs::statat(&self.fd, "", AtFlags::EMPTY_PATH)?)
     }
 
-    /// Whether `fd` is open on this inode.
     pub(crate) fn is_open_as(&self, fd: BorrowedFd<'_>) -> Result<bool> {
         if self.by_place {
             return Ok(true); // Nothing tells.

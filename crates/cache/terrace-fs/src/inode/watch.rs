@@ -27,12 +27,10 @@ const EVENTS: u64 = libc::FAN_CREATE
 
 /// Bytes of events in one read.
 const BUFFER_BYTES: usize = 64 * 1024;
-/// Bytes of `fanotify_event_metadata`.
 const METADATA_BYTES: usize = size_of::<libc::fanotify_event_metadata>();
 /// Bytes of an event's record before its file handle: header and file system.
 const INFO_BYTES: usize = 4 + 8;
 
-/// An event of the source.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) enum SourceEvent<'a> {
     /// A name in these directories was given, removed or moved, or its file's attributes changed.

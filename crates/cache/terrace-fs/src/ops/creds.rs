@@ -24,7 +24,6 @@ thread_local! {
 /// Abilities of this thread to act for callers.
 #[derive(Clone, Copy, Debug)]
 struct ThreadPrivileges {
-    /// Has its own umask.
     umask: bool,
     /// May take on other users' ids.
     identity: bool,

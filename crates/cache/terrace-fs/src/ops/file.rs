@@ -50,7 +50,6 @@ pub struct WriteKind {
     pub(crate) flags: u32,
     /// Written back from the kernel's page cache: handle and caller are guesses.
     pub(crate) from_cache: bool,
-    /// Set-id bits are to be cleared.
     pub(crate) kill_set_id: bool,
 }
 

@@ -37,7 +37,6 @@ const PRUNED_MAX: usize = 512;
 
 /// How a place is reached from the root.
 enum PathFromRoot {
-    /// By this path from the root.
     Path(OsString),
     /// The path is too long, or one of its directories is unknown: only the last name is checked.
     Name,

@@ -52,7 +52,6 @@ pub(crate) struct Pressure {
     /// kernel cannot prune.
     names: Mutex<Vec<(u64, OsString)>>,
     names_added: Condvar,
-    /// The shrinker is to close data descriptors.
     data_close_requested: AtomicBool,
     shrinks: AtomicBool,
     /// Time of the last log message about a shortage.
