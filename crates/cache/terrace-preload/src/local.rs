@@ -91,7 +91,6 @@ pub(crate) fn local() -> &'static Local {
 }
 
 impl Local {
-    /// True in a vfork child.
     #[inline]
     pub(crate) fn vforked(&self) -> bool {
         self.vforked.get() != 0
@@ -101,7 +100,6 @@ impl Local {
     pub(crate) fn is_cancelled_at_once(&self) -> bool {
         self.cancelled_at_once.get() != 0
     }
-    /// Counter stripe of the thread.
     #[inline]
     pub(crate) fn stripe(&self) -> usize {
         if self.stripe.get() == 0 {

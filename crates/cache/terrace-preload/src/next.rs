@@ -42,7 +42,6 @@ macro_rules! next {
     };
 }
 
-/// Whether the library has started.
 static STARTED: AtomicBool = AtomicBool::new(false);
 
 /// Enables look-ups.

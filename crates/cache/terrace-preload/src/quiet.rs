@@ -49,7 +49,6 @@ impl Drop for Inside {
     }
 }
 
-/// Whether the library is silent.
 #[inline]
 pub(crate) fn is_silent() -> bool {
     SILENT.load(Ordering::Relaxed)

@@ -101,7 +101,6 @@ impl Source {
     }
 }
 
-/// The source of a classified descriptor.
 pub(crate) fn of(fd: c_int, class: Class, object: u64) -> Option<Source> {
     if directory::is_leased() {
         return own(fd, class, object);

@@ -206,7 +206,6 @@ impl Object {
     }
 }
 
-/// The hash of the GNU table.
 fn gnu_hash(name: &CStr) -> u32 {
     name.to_bytes().iter().fold(5381, |h: u32, &c| h.wrapping_mul(33).wrapping_add(u32::from(c)))
 }

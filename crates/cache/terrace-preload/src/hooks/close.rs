@@ -52,7 +52,6 @@ pub(super) fn dup_by(old: c_int, call: impl FnOnce() -> c_int) -> c_int {
     new
 }
 
-/// A dup to a number.
 #[inline]
 pub(super) fn dup_to_by(old: c_int, new: c_int, call: impl FnOnce() -> c_int) -> c_int {
     replaced(old, new);

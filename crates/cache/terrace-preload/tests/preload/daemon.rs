@@ -29,7 +29,6 @@ use terrace_shm::{Entry, Geometry, PAGE_SIZE, Segment, TouchTable};
 
 const RING_SLOTS: usize = 16;
 
-/// Behaviour of the daemon.
 #[derive(Debug)]
 pub(crate) struct Manners {
     /// Whether SOURCE allows page fills.
