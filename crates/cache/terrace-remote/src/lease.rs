@@ -36,7 +36,6 @@ pub(crate) struct Lease {
     content: Bytes,
 }
 
-/// Why a lock was not taken.
 #[derive(Debug)]
 pub(crate) enum NotTaken {
     /// Another process holds it. If that process has died, the lock expires after this time.
@@ -200,7 +199,6 @@ impl Lease {
         Ok(Lease { number, content })
     }
 
-    /// Its number and content.
     pub(crate) fn parts(&self) -> (u64, &[u8]) {
         (self.number, &self.content)
     }

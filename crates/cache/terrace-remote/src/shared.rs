@@ -41,7 +41,6 @@ pub(crate) struct Shared {
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     pub(crate) requests: VecDeque<Request>,
-    /// The uploader is to end.
     pub(crate) is_ending: bool,
     pub(crate) has_ended: bool,
 }
@@ -63,7 +62,6 @@ pub(crate) struct Health {
     is_failing: AtomicBool,
     /// Reads fail, too: none is tried.
     pub(crate) reads_fail: AtomicBool,
-    /// The target is lost permanently.
     is_lost: AtomicBool,
 }
 

@@ -360,7 +360,6 @@ fn planned(request: &TargetRequest) -> Result<Geometry, Fault> {
     )
 }
 
-/// Formats an empty tier.
 fn format(store: &Store, source: Source, geometry: Geometry) -> Result<(Superblock, bool), Fault> {
     let mut superblock = Superblock::new(source, geometry, now()).map_err(Fault::Io)?;
     superblock::format(&Superblocks(store), &mut superblock).map_err(Fault::Io)?;
