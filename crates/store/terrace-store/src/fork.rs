@@ -9,7 +9,6 @@ use std::sync::{Mutex, PoisonError};
 /// Size of the page that a fork finds zeroed.
 const PAGE: usize = 4096;
 
-/// The process that opened a store.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Process {
     page: &'static AtomicU64,

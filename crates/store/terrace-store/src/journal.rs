@@ -50,7 +50,6 @@ pub(crate) fn paths(dir: &Path, name: &str) -> [PathBuf; 2] {
     [0, 1].map(|n| dir.join(format!(".{name}.journal{n}")))
 }
 
-/// The journal of an open store.
 #[derive(Debug)]
 pub(crate) struct Journal {
     io: Arc<dyn Io>,

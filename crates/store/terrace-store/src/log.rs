@@ -47,7 +47,6 @@ pub(crate) enum Room {
     Own,
 }
 
-/// The log of an open store.
 #[derive(Debug)]
 pub(crate) struct Log {
     path: PathBuf,
@@ -381,7 +380,6 @@ pub(crate) struct Writer<'a> {
 const GATHERED: usize = 1 << 20;
 
 impl<'a> Writer<'a> {
-    /// A writer into the empty `file`.
     pub(crate) fn new(io: &'a dyn Io, path: &'a Path, file: File, header: Header) -> Writer<'a> {
         let end = Position { at: HEADER as u64, number: header.first };
         let mut buffer = Vec::with_capacity(GATHERED + record::BODY_MAX);

@@ -22,7 +22,6 @@ const MAGIC: u64 = u64::from_le_bytes(*b"TERRTAIL");
 struct Shared {
     /// Set while a store is open over the segment.
     magic: AtomicU64,
-    /// Identity of the store.
     store: AtomicU64,
     /// Set once an engine has run over the segment: its pages may be taken over.
     used: AtomicU64,

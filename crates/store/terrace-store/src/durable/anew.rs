@@ -162,7 +162,6 @@ fn add_blobs(bucket: &BucketState, writer: &mut Writer<'_>) -> Result<()> {
     }
 }
 
-/// Adds all tags as they are now.
 fn add_tags(state: &StoreState, writer: &mut Writer<'_>) -> Result<()> {
     for (tag, (bucket, key)) in state.tags.all() {
         let (whole, key) = (key.is_none(), key.unwrap_or_default());

@@ -236,7 +236,6 @@ impl BucketState {
         }
     }
 
-    /// Calls `f` for each table in turn.
     pub(crate) fn for_each_table(&self, mut f: impl FnMut(&Table)) {
         let small = self.small.read();
         match self.large.get() {
@@ -371,7 +370,6 @@ pub(crate) fn find_held<'a>(table: &'a mut Table, hash: u64, key: &[u8]) -> Opti
     table.find_entry(hash, |entry| *entry.key == *key).ok()
 }
 
-/// Takes an entry out of its table.
 pub(crate) fn take(held: HeldEntry<'_>, hashes: &Hashes, memory: &IndexMemory) -> Box<Entry> {
     let (entry, vacant) = held.remove();
     let table = vacant.into_table();
@@ -383,7 +381,6 @@ pub(crate) fn take(held: HeldEntry<'_>, hashes: &Hashes, memory: &IndexMemory) -
     entry
 }
 
-/// Takes all entries out of a table.
 pub(crate) fn take_all(table: &mut Table, memory: &IndexMemory) -> Table {
     let all = std::mem::take(table);
     let entries: u64 = all.iter().map(|entry| entry_bytes(&entry.key)).sum();

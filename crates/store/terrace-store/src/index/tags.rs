@@ -90,7 +90,6 @@ impl Tags {
         });
     }
 
-    /// The holders of a tag.
     pub(crate) fn members(&self, tag: &str) -> Vec<Tagged> {
         self.holders.lock().get(tag).map(|members| members.iter().cloned().collect()).unwrap_or_default()
     }

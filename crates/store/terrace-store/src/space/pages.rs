@@ -19,7 +19,6 @@ pub(super) struct Page {
     pub listed: bool,
 }
 
-/// Pages per chunk.
 const CHUNK: usize = u64::BITS as usize;
 
 #[derive(Debug)]
