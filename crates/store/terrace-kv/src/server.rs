@@ -52,7 +52,6 @@ pub struct Server {
     salt: u64,
     /// The server is to end.
     pub is_stopping: AtomicBool,
-    /// When it began.
     pub(crate) since: Instant,
 }
 

@@ -2,7 +2,6 @@
 //! begins at the first `{` and ends at the next `}`: keys with the same tag are on one server. Keys with the
 //! same tag are on one server. Source: the specification of Redis Cluster.
 
-/// Number of slots.
 pub(crate) const SLOTS: u16 = 16_384;
 
 const fn table() -> [u16; 256] {

@@ -18,7 +18,6 @@ pub(super) fn read(context: &mut Context<'_>, answer: impl FnOnce(&Zset, &mut Re
     locked.close(db, key, open)
 }
 
-/// Changes a sorted set.
 pub(super) fn change<T>(
     context: &mut Context<'_>,
     change: impl FnOnce(&mut Open<Zset>, &Context<'_>) -> Outcome<T>,

@@ -73,7 +73,6 @@ impl Hash {
         }
         there
     }
-    /// The fields with their values.
     pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = (&[u8], &[u8])> {
         self.fields.iter().map(|(field, value)| (&**field, &*value.bytes))
     }

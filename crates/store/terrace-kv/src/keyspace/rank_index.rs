@@ -89,7 +89,6 @@ impl<T: Ord + Clone> RankIndex<T> {
         self.members(step, order).skip(place)
     }
 
-    /// The members from a step's begin on.
     fn members<'a>(&self, step: usize, order: &'a BTreeSet<T>) -> Range<'a, T> {
         match step {
             0 => order.range::<T, _>(..),

@@ -128,7 +128,6 @@ impl SegmentList {
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
-    /// The encoded head.
     pub(crate) fn head(&self) -> [u8; KEY] {
         self.head.encode()
     }

@@ -37,7 +37,6 @@ enum Op {
     Drop(Vec<Vec<u8>>),
     Rename(Key, Key),
     Copy(Key, Key),
-    /// A string replaces the key.
     Replace(Key),
     Remove(Key),
     Clear(Db),

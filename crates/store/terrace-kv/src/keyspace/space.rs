@@ -91,7 +91,6 @@ impl Keyspace {
         }
     }
 
-    /// The store.
     pub(crate) fn blobs(&self) -> &Arc<dyn Blobs> {
         &self.blobs
     }

@@ -96,7 +96,6 @@ pub(super) struct Turn {
 }
 
 impl Connection {
-    /// Creates the connection of a new client.
     pub(super) fn new(stream: Stream, session: Session, place: Place, server: &Server) -> Connection {
         let parser = Incoming::new(session.protocol, server.config.limits());
         Connection {

@@ -103,11 +103,7 @@ impl Acceptor {
 
 #[derive(Debug)]
 pub(super) enum Stream {
-    Tcp {
-        stream: mio::net::TcpStream,
-        /// The client is on this machine.
-        is_local: bool,
-    },
+    Tcp { stream: mio::net::TcpStream, is_local: bool },
     Unix(mio::net::UnixStream),
 }
 

@@ -58,7 +58,6 @@ impl<'a> Args<'a> {
     pub(crate) fn len(&self) -> usize {
         self.places.len()
     }
-    /// Whether there are none.
     pub(crate) fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
@@ -78,11 +77,9 @@ impl<'a> Args<'a> {
     pub(crate) fn after(&self, count: usize) -> Args<'a> {
         Args { bytes: self.bytes, places: &self.places[count.min(self.places.len())..] }
     }
-    /// The first `count` arguments.
     pub(crate) fn before(&self, count: usize) -> Args<'a> {
         Args { bytes: self.bytes, places: &self.places[..count.min(self.places.len())] }
     }
-    /// The arguments from `index`.
     pub(crate) fn from(
         &self,
         index: usize,

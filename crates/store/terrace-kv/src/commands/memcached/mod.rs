@@ -124,7 +124,6 @@ fn without_noreply<'a>(row: &Row, args: Args<'a>) -> (bool, Args<'a>) {
     }
 }
 
-/// The reply line for a refusal.
 pub(super) fn line_of(refusal: &Refusal) -> String {
     match refusal {
         Refusal::Other(line) => line.clone(),
