@@ -24,7 +24,6 @@ const TOLD_MAX: usize = 8;
 const RECORD: &str = "dirty.json";
 /// File with the source's reason for refusing the last writes.
 const REFUSAL: &str = "refusal";
-/// Interval of the record.
 pub(crate) const RECORD_EVERY: Duration = Duration::from_millis(250);
 
 /// A record as found in an instance's directory.

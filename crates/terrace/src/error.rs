@@ -17,7 +17,6 @@ pub(crate) struct Failure {
     code: u8,
 }
 
-/// Result of a command.
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
@@ -44,7 +43,6 @@ impl Failure {
         &self.text
     }
 
-    /// The process's exit code.
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(self.code)
     }

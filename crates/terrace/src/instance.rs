@@ -110,7 +110,6 @@ impl Instance {
         self.dir.join(name)
     }
 
-    /// The socket for commands.
     pub(crate) fn control_socket(&self) -> PathBuf {
         self.path("control.sock")
     }

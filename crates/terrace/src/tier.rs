@@ -49,14 +49,12 @@ struct Off {
 }
 
 impl Off {
-    /// Row for `terrace stat`.
     fn row(&self) -> TierRow {
         let (name, state) = (self.device.name.clone(), format!("off: {}", self.why));
         TierRow { name, kind: TierKind::Device, state, ..TierRow::default() }
     }
 }
 
-/// A target in use.
 #[derive(Debug)]
 pub(crate) struct OpenTarget {
     pub device: Device,

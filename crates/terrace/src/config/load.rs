@@ -8,7 +8,6 @@ use crate::cli::Tuning;
 use crate::error::{Failure, Result, reason};
 
 impl Config {
-    /// Loads the configuration of this invocation.
     pub(crate) fn load(tuning: &Tuning) -> Result<Config> {
         Config::load_with(tuning, &|name| std::env::var(name).ok().filter(|v| !v.is_empty()))
     }

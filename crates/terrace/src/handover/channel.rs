@@ -35,7 +35,6 @@ pub(crate) enum Event {
     ThreadOf(i32, i32),
 }
 
-/// One end of the channel.
 #[derive(Debug)]
 pub(crate) struct Channel {
     stream: UnixStream,

@@ -88,7 +88,6 @@ pub(crate) fn paths(instance: &Instance) -> Option<Vec<PathBuf>> {
     Some(all.into_iter().filter(|entry| !entry.removed).map(|entry| entry.device.path).collect())
 }
 
-/// Descriptors named in the record.
 pub(crate) fn descriptors(instance: &Instance) -> Vec<RawFd> {
     let all = read(instance).unwrap_or_default();
     all.iter().flat_map(|entry| [entry.fd, entry.table, entry.table_read_only]).collect()

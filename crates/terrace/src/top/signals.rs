@@ -24,7 +24,6 @@ pub(super) fn catch_signals() {
     }
 }
 
-/// Has a signal arrived?
 pub(super) fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
