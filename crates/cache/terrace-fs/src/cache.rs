@@ -98,7 +98,7 @@ impl PageCache for Engine {
     fn forget_object(&self, id: u64) -> io::Result<()> {
         Engine::forget_object(self, id).inspect_err(|e| {
             tracing::error!(
-                "object {id}: forgotten by the kernel, but not written back: {e}; kept until it can be"
+                "object {id}: the kernel has forgotten it; kept until it can be written back: {e}"
             );
         })
     }

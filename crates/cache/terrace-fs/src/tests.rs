@@ -164,7 +164,7 @@ fn unanswered_create_is_done_once() {
     let made = world.ask_twice(|ns, op| ns.mkdir(op, ROOT, name("d"), 0o755, 0)).unwrap().attr.ino;
     assert_eq!(world.nlookup(made), 1, "counted once");
     let again = world.ask(|ns, op| ns.mkdir(op, ROOT, name("d"), 0o755, 0));
-    assert_eq!(again.unwrap_err().errno(), libc::EEXIST, "another request is told the truth");
+    assert_eq!(again.unwrap_err().errno(), libc::EEXIST, "another request gets the real error");
 
     let file = world.ask_twice(|ns, op| ns.mknod(op, ROOT, name("f"), 0o100_644, 0, 0)).unwrap().attr.ino;
     let linked = world.ask_twice(|ns, op| ns.link(op, file, ROOT, name("g"))).unwrap().attr;

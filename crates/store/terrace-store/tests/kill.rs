@@ -211,8 +211,8 @@ fn main() {
     let alone = place(synced, SyncPolicy::Always, None);
     let second = SyncPolicy::Every(Duration::from_secs(1));
     rounds("the parent holds the segment", &place(held, SyncPolicy::Never, Some(&segments[0])), n, &mut rng);
-    rounds("nobody holds it, each put is synced", &alone, n, &mut rng);
-    rounds("nobody holds it, a sync a second", &place(unsynced, second, None), n, &mut rng);
+    rounds("no process holds it, each put is synced", &alone, n, &mut rng);
+    rounds("no process holds it, a sync a second", &place(unsynced, second, None), n, &mut rng);
     let often = SyncPolicy::Every(Duration::from_millis(5));
     let persisting = place(persisting, often, Some(&segments[1]));
     let persisting = Place { files: Some(files.join("b")), ..persisting };

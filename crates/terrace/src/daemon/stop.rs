@@ -171,7 +171,7 @@ impl Stopper {
     pub(super) fn obey_signals(&self) {
         let signals = match sys::signal_fd(&[libc::SIGTERM]) {
             Ok(signals) => signals,
-            Err(err) => return tracing::error!("signals: {err}"),
+            Err(err) => return tracing::error!("cannot wait for signals: {err}"),
         };
         loop {
             let mut fds = [rustix::event::PollFd::new(&signals, rustix::event::PollFlags::IN)];

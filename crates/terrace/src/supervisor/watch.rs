@@ -499,7 +499,7 @@ impl Watch {
             version: env!("CARGO_PKG_VERSION").to_owned(),
         };
         if let Err(err) = instance.write_info(&info) {
-            tracing::error!("info.json: {err}");
+            tracing::error!("cannot write info.json: {err}");
         }
     }
 }

@@ -304,7 +304,7 @@ impl Live {
         let told = record::write(&self.instance, held)
             .and_then(|()| info.map_or(Ok(()), |info| self.instance.write_info(&info)));
         if let Err(err) = told {
-            tracing::error!("the record of the tiers: {err}");
+            tracing::error!("cannot write the record of the tiers: {err}");
         }
     }
 }

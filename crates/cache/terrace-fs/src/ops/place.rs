@@ -230,7 +230,7 @@ impl<C: PageCache> Namespace<C> {
                 Ok(Wake::End) => return,
                 Err(err) => {
                     tracing::warn!(
-                        "changes of names in the source are seen a second later from now on: {err}"
+                        "name changes in the source are seen up to a second late from now on: {err}"
                     );
                     self.watch_failed.store(true, Ordering::Relaxed);
                     return self.report_event(&SourceEvent::Lost);
