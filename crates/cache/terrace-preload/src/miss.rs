@@ -1,4 +1,4 @@
-//! A miss in the client: reads the source or a target, copies the page, and offers the daemon a page fill.
+//! A client's miss: reads the source or a target, copies the page, and offers the daemon a page fill.
 //!
 //! 1. `snapshot`: records the index's version of each absent page.
 //! 2. `land`: chooses each page's destination: a claimed slot of the ring, or the caller's buffer.

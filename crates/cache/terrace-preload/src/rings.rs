@@ -5,9 +5,8 @@
 //! | a hit, which only counts | the memory at its address: a late count goes to the next ring |
 //! | a miss, which fills slots; a traced read | the ring: a [`PinnedRing`] keeps it in place |
 //!
-//! A ring stays while a user never leaves it: a cancelled thread, a jump out of a signal handler, a count
-//! inherited by fork. Each ring loses at most one place of the table. Without free places there are no more
-//! fills.
+//! A ring stays if a user never leaves it: a cancelled thread, a jump out of a handler, a count inherited by
+//! fork. Each ring loses at most one place of the table. Without free places there are no more fills.
 
 use crate::sys;
 use std::cell::UnsafeCell;

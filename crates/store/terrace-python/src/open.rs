@@ -1,7 +1,7 @@
 //! An open store, shared by its Python objects.
 //!
 //! Calls hold a read lock while the store works. A close takes the write lock: it waits for running calls,
-//! then drops store and buckets, even with live Python objects. Memory and files are then free for the next
+//! then drops store and buckets despite live Python objects. Memory and files are then free for the next
 //! open.
 //!
 //! **Fork.** A forked process has the store's memory, but none of its threads, and its locks in an unknown

@@ -28,8 +28,8 @@ pub(crate) enum Event {
     Done,
     /// From terraced to its supervisor only: the id of its working thread.
     Thread(i32),
-    /// From terraced to its supervisor only: the kernel's kills for lack of memory, in its control group and
-    /// on the machine.
+    /// From terraced to its supervisor only: the kernel's kills for lack of memory, in its group and on the
+    /// machine.
     Kills(u64, u64),
     /// From the supervisor to its aborter: terraced's process id, and the id of that thread.
     ThreadOf(i32, i32),

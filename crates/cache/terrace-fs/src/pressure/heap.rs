@@ -35,8 +35,8 @@ impl FreedEntries {
 const MAPPED_BYTES: libc::c_int = 1 << 20;
 
 /// Sets the allocator up for a daemon. To be called before there are threads. By default glibc adapts its
-/// threshold to the first large buffer that is freed. Later buffers of that size come from its heaps and are
-/// zeroed by hand: 16 MiB, of which 1 MiB is used.
+/// threshold to the first large buffer that is freed. Later buffers of that size come from its heaps, zeroed
+/// by hand: 16 MiB, of which 1 MiB is used.
 pub fn set_up_heap() {
     #[cfg(target_env = "gnu")]
     // SAFETY: sets a parameter of the allocator.

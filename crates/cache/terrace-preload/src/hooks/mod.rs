@@ -1,7 +1,7 @@
 //! The exported functions: a guarded decision, then the real call. Manual pages have the safety contracts.
 //!
-//! The real call is outside `catch_unwind`, in a frame without destructors: glibc cancels a thread in read,
-//! open or close by unwinding it.
+//! The real call is outside `catch_unwind`, in a frame without destructors: glibc cancels read, open and
+//! close by unwinding.
 
 mod advise;
 mod close;

@@ -69,9 +69,8 @@ fn write(state: &StoreState, path: &Path) -> Result<()> {
     }
     add_tags(state, &mut writer)?;
     begin = copy_most(state, &old, generation, begin, &mut writer)?;
-    // The turn is taken before the log's end, as in a sync: a sync of the old file ends before the switch.
-    // The new mark must also cover all that an earlier sync covered, since released room may hold other
-    // blobs.
+    // The turn precedes the log's end, as in a sync: a sync of the old file ends before the switch. The new
+    // mark must also cover all that an earlier sync covered, since released room may hold other blobs.
     let _turn = state.durable.turn.lock();
     complete(state)?;
     begin = copy_most(state, &old, generation, begin, &mut writer)?;

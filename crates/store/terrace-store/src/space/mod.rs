@@ -1,9 +1,9 @@
 //! The allocator of the heap.
 //!
-//! A blob up to 2 KiB gets a slot in a page of its class (`slabs`), a larger blob a run of pages (`runs`).
-//! The room of an overwritten blob becomes free in two steps. It is *retired* with the number of the
-//! replacing record, and *released* when that record is durable. Until then a power cut may bring the old
-//! blob back, so the room must keep its bytes. The room of a blob that no sync has covered is free at once
+//! A blob up to 2 KiB gets a slot in a page of its class (`slabs`), a larger blob pages (`runs`). The room of
+//! an overwritten blob becomes free in two steps. It is *retired* with the number of the replacing record,
+//! and *released* when that record is durable. Until then a power cut may bring the old blob back, so the
+//! room must keep its bytes. The room of a blob that no sync has covered is free at once
 //! ([`crate::log::Logged`]).
 
 mod extent;
