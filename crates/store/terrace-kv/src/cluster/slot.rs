@@ -1,6 +1,6 @@
 //! The slot of a key, one of 16,384: CRC16 (XMODEM) of the key, or of its tag between `{` and `}`. The tag
-//! begins at the first `{` and ends at the next `}`. Keys with the same tag are on one server. Keys with the
-//! same tag are on one server. Source: the specification of Redis Cluster.
+//! begins at the first `{` and ends at the next `}`. Keys with the same tag are on one server. Source: the
+//! specification of Redis Cluster.
 
 pub(crate) const SLOTS: u16 = 16_384;
 
