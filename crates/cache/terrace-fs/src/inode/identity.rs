@@ -2,9 +2,9 @@
 //!
 //! On local file systems (device, inode number) names one file as long as a descriptor of it is open. FUSE
 //! and network file systems keep no such promise: the server chooses the numbers, and two files may share
-//! one. A number may return while an O_PATH descriptor of its first file is open. On these the kernel's file
-//! handle is the identity: on FUSE node and generation, on NFS the server's handle. Without file handles the
-//! identity is the file's place (directory and name), and no inode has two names.
+//! one. A number may return while an O_PATH descriptor of its first file is open. On these file systems the
+//! identity is the kernel's file handle: on FUSE node and generation, on NFS the server's. Without file
+//! handles the identity is the file's place (directory and name), and no inode has two names.
 
 use std::collections::HashMap;
 use std::ffi::{CString, OsStr};
