@@ -9,8 +9,8 @@ use crate::size::{MIB, Size, human};
 pub(crate) use alarm::Alarm;
 
 /// Memory that terrace needs beside `--memory`: code, stacks, request buffers, and the kernel's memory for
-/// it. Measured in its own group with 128 MiB: 12 MiB soon after the start, 22 to 24 under five jobs of fio
-/// with requests of 4 KiB to 1 MiB.
+/// it. Measured in its own group with 128 MiB: 12 MiB soon after the start, 22 to 24 under load. The load is
+/// five jobs of fio with requests of 4 KiB to 1 MiB.
 pub(crate) const OWN_NEED: u64 = 24 << 20;
 
 /// A warning if the control group or the machine cannot hold `memory` and [`OWN_NEED`]. None for `auto`.

@@ -13,9 +13,9 @@
 //! | `LEASES` | the source | `run` by leases |
 //! | `LEASES_BELOW` | each directory above the source | `run` by leases |
 //!
-//! A write lock needs a descriptor open for writing, which directories do not have. Hence the order: set the
-//! own read locks, search for other locks, and release the own ones if there are any. Of two instances that
-//! begin at once, at least one sees the other.
+//! A write lock needs a descriptor open for writing, which directories do not have. So the order is: set the
+//! own read locks, search for others, and release the own if others exist. Of two instances that begin at
+//! once, at least one sees the other.
 
 use std::ffi::OsStr;
 use std::io;
@@ -138,7 +138,7 @@ impl Claim {
 }
 
 /// Opens a directory above the source. If it is on another mount than the source, it is opened through a
-/// detached copy of that mount: the mount itself can then be unmounted. Only root can make such copies.
+/// detached copy of that mount. The mount itself can then be unmounted. Only root can make such copies.
 fn open_above(path: &Path, flags: OFlags, mount: Option<u64>) -> rustix::io::Result<OwnedFd> {
     let dir = rustix::fs::open(path, flags, Mode::empty())?;
     if mount_of(dir.as_fd()) == mount {
@@ -190,8 +190,8 @@ pub(crate) fn is_mounted(dir: &Path) -> bool {
     opened.is_ok_and(|fd| Claim::open(dir, fd.as_fd(), false).other().is_some())
 }
 
-/// All directories above `path`: those of its name, and if it lies in a bind mount, also the parents in its
-/// file system that another mount shows.
+/// All directories above `path` by its name. In a bind mount, also the parents in its file system that
+/// another mount shows.
 fn above(table: &[Entry], path: &Path) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = path.ancestors().skip(1).map(Path::to_owned).collect();
     let Some((entry, inside)) = mounts::inside(table, path) else { return found };
@@ -215,7 +215,7 @@ impl Other {
         Other(records.into_iter().find(|(_, info)| info.claim == Some(number)))
     }
 
-    /// Will it keep its claim? An unmounted instance is asked to release it.
+    /// Will it keep its claim? Requests the release from an unmounted instance.
     fn stays(&self, waited: Duration) -> bool {
         let Some((instance, info)) = &self.0 else { return waited > UNKNOWN_WITHIN };
         if !instance.is_alive() {

@@ -19,18 +19,16 @@ use crate::mounts::{self, How, utab};
 
 /// Times that a request is sent again after the daemon died during it.
 const TRIES: usize = 16;
-/// Time for a daemon to end after its unmount, and interval of the check for other mounts that it serves.
+/// Time for a daemon to end after its unmount, and interval of the check for its other mounts.
 const END_WITHIN: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_millis(500);
 /// Time for a killed instance to disappear.
 const DIES_WITHIN: Duration = Duration::from_secs(2);
 
-/// Retries, and the pause before each, for a busy mount without visible holders, or with holders that are
-/// just being started.
+/// Retries for a busy mount with holders that are invisible or just starting, and the pause before each.
 const BUSY_TRIES: u32 = 10;
 const BUSY_PAUSE: Duration = Duration::from_millis(30);
 
-/// `terrace sync MNT`
 pub(crate) fn sync(mnt: &Path) -> Result<ExitCode> {
     let (instance, _) = find(mnt)?;
     let cure = "make room in the source or see to its device; the data stays in memory and is tried again";
@@ -38,7 +36,6 @@ pub(crate) fn sync(mnt: &Path) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `terrace drop-caches MNT`
 pub(crate) fn drop_caches(mnt: &Path) -> Result<ExitCode> {
     let (instance, _) = find(mnt)?;
     let dropped = asked(mnt, &instance, control::DropCaches {})?;
@@ -58,7 +55,6 @@ pub(crate) fn check(mnt: &Path) -> Result<ExitCode> {
     Ok(ExitCode::from(EXIT_NEGATIVE))
 }
 
-/// `terrace resize MNT SIZE`
 pub(crate) fn resize(mnt: &Path, size: String) -> Result<ExitCode> {
     let limit = config::parse_memory("SIZE", size)?;
     let (instance, _) = find(mnt)?;
@@ -105,8 +101,8 @@ fn unmount_copy(path: &Path, instance: &Instance) -> Result<()> {
     finish(path, instance, dev)
 }
 
-/// `umount -l` and `-f`, as in umount(8). Sends no request to the daemon and does not wait for it: it may
-/// hang, or programs may keep it alive.
+/// `umount -l` and `-f`, as in umount(8). Neither sends requests to the daemon nor waits for it: it may hang,
+/// or programs may keep it alive.
 fn detach(args: &cli::Umount) -> Result<ExitCode> {
     let path = mountpoint::absolute_unasked(&args.mnt).map_err(|err| missing(&args.mnt, &err))?;
     if mounts::at(&path).is_none_or(|entry| entry.fstype != mounts::FSTYPE) {
@@ -172,8 +168,8 @@ fn finish(mnt: &Path, instance: &Instance, dev: Option<(u32, u32)>) -> Result<()
     })
 }
 
-/// Unmounts unused copies in the mount namespaces of `terrace run` commands, so that an unrelated command
-/// does not keep the daemon alive.
+/// Unmounts unused copies in mount namespaces of `terrace run`: unrelated commands must not keep the daemon
+/// alive.
 fn unmount_under_runs(seen: &[holders::Holder], dev: Option<(u32, u32)>) {
     let Some(dev) = dev else { return };
     for copy in holders::under_runs(seen) {
@@ -279,7 +275,6 @@ pub(crate) fn ask<C: Command>(
     }
 }
 
-/// A line of JSON.
 pub(crate) fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("the paths were in JSON before") + "\n"
 }

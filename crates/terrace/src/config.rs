@@ -2,8 +2,8 @@
 //!
 //! The configuration file is the first that exists of `--config`, `TERRACE_CONFIG`,
 //! `$XDG_CONFIG_HOME/terrace/terrace.toml` and `/etc/terrace/terrace.toml`. Files are not merged, so the
-//! settings in force are in one place. All values are checked here, once; the rest of the program trusts
-//! them. docs/terrace.toml documents every key, and a test checks that it agrees with this code.
+//! settings in force are in one place. All values are checked here, once, and trusted elsewhere.
+//! docs/terrace.toml documents every key, and a test compares it with this code.
 
 mod device;
 mod invalid;
@@ -144,7 +144,7 @@ pub(crate) enum Passthrough {
 }
 
 impl Config {
-    /// Does this configuration ask the kernel for passthrough?
+    /// Does this configuration request passthrough from the kernel?
     pub(crate) fn wants_passthrough(&self) -> bool {
         self.fuse.passthrough == Passthrough::Auto && self.tier.device.is_empty()
     }

@@ -221,8 +221,8 @@ fn start_threads(
     }
     let (mut to_supervisor, go) = (shared.to_supervisor.try_clone()?, shared.go.try_clone()?);
     thread("ready", move || {
-        // Closes the dead daemon's orphan descriptors, but only once the mount path serves: one of them may
-        // be a file of the mount, passed by a client. Closing that is a request to this very daemon.
+        // Closes the dead daemon's orphan descriptors, once the mount path serves. One of them may be a file
+        // of the mount, passed by a client. Its close is a request to this very daemon.
         orphan_fds.close();
         // Only once the mount path has replaced its descriptors: above the lowered limit that is impossible.
         if serves.recv().is_err() {
@@ -248,7 +248,6 @@ fn panic_when_there(path: &std::path::Path) {
     panic!("{PANIC_AT} asked for it");
 }
 
-/// Cleans up in place of a dead supervisor.
 fn clean_up_for_dead_supervisor(shared: &Shared) {
     if rustix::process::getppid() != Some(shared.supervisor) {
         shared.instance.remove();

@@ -24,7 +24,6 @@ const TOLD_MAX: usize = 8;
 const RECORD: &str = "dirty.json";
 /// File with the source's reason for refusing the last writes.
 const REFUSAL: &str = "refusal";
-/// Interval of the record.
 pub(crate) const RECORD_EVERY: Duration = Duration::from_millis(250);
 
 /// A record as found in an instance's directory.
@@ -70,7 +69,7 @@ fn refusal(instance: &Instance) -> Option<String> {
     std::fs::read_to_string(instance.path(REFUSAL)).ok()
 }
 
-/// The loss of an ended instance by its own records; none if it ended in order, or its directory is gone.
+/// The loss of an ended instance by its own records; none after an orderly end, or without its directory.
 pub(crate) fn by(instance: &Instance) -> Option<String> {
     let Found { dirty, .. } = find(instance)?;
     let refused = refusal(instance);

@@ -10,14 +10,13 @@ pub(crate) const EXIT_FAILED: u8 = 2;
 
 /// A failure, as one line for the user.
 ///
-/// The cure is part of the type, so that each failure states what its reader can do about it.
+/// The cure is part of the type: each failure states the reader's next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
     text: String,
     code: u8,
 }
 
-/// Result of a command.
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
@@ -44,7 +43,6 @@ impl Failure {
         &self.text
     }
 
-    /// The process's exit code.
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(self.code)
     }

@@ -1,8 +1,8 @@
-//! A small HTTP server for metrics and the live page: GET and HEAD, one answer and one thread for each
-//! connection.
+//! A small HTTP server for metrics and the live page: GET and HEAD. Each connection has one answer and one
+//! thread.
 //!
-//! It listens on loopback addresses, unless the user permits others. It bounds the number of connections, and
-//! the length and duration of a request, so that no client can block the daemon.
+//! It listens on loopback addresses, unless the user permits others. It bounds connections, and the length
+//! and duration of requests, so that no client can block the daemon.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};

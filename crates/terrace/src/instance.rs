@@ -95,8 +95,7 @@ impl Instance {
         }
     }
 
-    /// Takes the lock, and checks that there is space for records: without them no other command finds the
-    /// instance.
+    /// Takes the lock, and checks the space for records: without them no other command finds the instance.
     fn lock_new(&self) -> io::Result<Lock> {
         let lock = private().open(self.path("lock"))?;
         lock_for_life(&lock)?;
@@ -111,7 +110,6 @@ impl Instance {
         self.dir.join(name)
     }
 
-    /// The socket for commands.
     pub(crate) fn control_socket(&self) -> PathBuf {
         self.path("control.sock")
     }
@@ -152,7 +150,7 @@ impl Instance {
     }
 
     /// Is a process of the instance alive? A killed terraced counts as dead even if its last thread hangs in
-    /// a request to its own mount and so holds the lock.
+    /// its own mount with the lock.
     pub(crate) fn is_alive(&self) -> bool {
         File::open(self.path("lock")).is_ok_and(|lock| self.is_held(&lock))
     }
@@ -261,7 +259,7 @@ pub(crate) fn living() -> Vec<(Instance, Info)> {
     all().into_iter().filter(Instance::is_alive).filter_map(|i| i.info().map(|info| (i, info))).collect()
 }
 
-/// The living instance that serves `path`: that of the mount there, or else the newest that names the path.
+/// The living instance that serves `path`: that of the mount there, or else the newest with this path.
 pub(crate) fn serving(path: &Path) -> Option<(Instance, Info)> {
     let device = mounts::device_at(path);
     let is_mounted = |info: &Info| device.is_some() && info.device == device;

@@ -4,7 +4,7 @@
 //! Names follow the format's conventions: prefix `terrace_`, base units (seconds, bytes), `_total` for
 //! counters. Each sample has the label `mount`, so that output for several mounts, and scrapes of several
 //! daemons, can be joined. The policy's lists (`terrace lru`) are left out: their names change every few
-//! seconds, which would create new series each time.
+//! seconds, and would create new series.
 
 mod table;
 

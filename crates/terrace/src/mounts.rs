@@ -84,7 +84,7 @@ pub(crate) fn unmount(mnt: &Path, how: How) -> io::Result<()> {
 /// it is in use, or covered by another mount.
 ///
 /// A child process does the work: it enters that namespace and does not return. A namespace below another
-/// user namespace keeps its copies: the kernel answers EINVAL, or EPERM if the caller may not enter it.
+/// user namespace keeps its copies. The kernel answers EINVAL, or EPERM if the caller may not enter it.
 pub(crate) fn unmount_in(pid: i32, mnt: &Path, dev: (u32, u32)) -> io::Result<()> {
     let namespace = std::fs::File::open(format!("/proc/{pid}/ns/mnt"))?;
     match sys::fork()? {
@@ -114,8 +114,7 @@ pub(crate) fn unmount_in(pid: i32, mnt: &Path, dev: (u32, u32)) -> io::Result<()
 
 /// Unmounts a mount with a dead server.
 ///
-/// Aborts the connection first: a thread of the dead server may hang in a request to itself, which keeps the
-/// connection alive.
+/// Aborts the connection first: a dead server's thread may keep it alive by a request to itself.
 pub(crate) fn clear(mnt: &Path) -> io::Result<()> {
     if let Some(entry) = at(mnt) {
         let _ = abort::Abort::of(entry.dev).and_then(|abort| abort.abort());

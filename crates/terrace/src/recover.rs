@@ -24,7 +24,6 @@ use crate::tier::{self, OpenTarget};
 /// Memory for the engine of this command.
 const MEMORY: Size = Size(64 * MIB);
 
-/// `terrace recover`
 pub(crate) fn recover(args: &cli::Recover) -> Result<ExitCode> {
     let path = &args.target;
     let look = target::look_unused(path).map_err(|err| tier::refused(&err))?;

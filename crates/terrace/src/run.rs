@@ -209,7 +209,6 @@ struct Served<'a> {
     instance: &'a Instance,
     /// Its description at the start.
     info: &'a Info,
-    /// File for the statistics.
     stats: Option<&'a Path>,
     /// `--prefetch` was given.
     follows: bool,

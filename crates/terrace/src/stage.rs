@@ -32,7 +32,6 @@ use crate::mountpoint;
 use crate::size::{Part, human};
 use crate::stat;
 
-/// Bytes of a piece.
 const PIECE: u64 = 64 << 20;
 
 /// The operation on each file.

@@ -112,7 +112,7 @@ pub(crate) fn supervise(mut task: Task) -> Result<()> {
 
 /// Unmounts if necessary, then removes the directory.
 ///
-/// If data may be lost, the directory stays: the waiting command or the next `terrace mount` reports the loss
+/// If data may be lost, the directory stays: the waiting command or next `terrace mount` reports the loss
 /// from it.
 fn clean_up(shared: Shared, ended: &Ended, lock: instance::Lock) {
     let Shared { place, tier, fuse, mount_dev, kept, instance, .. } = shared;

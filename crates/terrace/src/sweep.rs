@@ -67,7 +67,7 @@ mod tests {
         assert!(!is_swept(&instance), "it lives");
         drop(lock);
         // A program that another test is just starting also holds the lock's descriptor for a moment.
-        wait_until("nobody holds the lock", || is_swept(&instance));
+        wait_until("no process holds the lock", || is_swept(&instance));
         instance.write_info(&Info { kind: Kind::Mount, mnt: parent.path().into(), ..info() }).unwrap();
         grow_old();
         assert!(!is_swept(&instance), "it has to tell what was lost");
@@ -82,7 +82,7 @@ mod tests {
         instance.write_info(&info()).unwrap();
         drop(lock);
         // A program that another test is just starting also holds the lock's descriptor for a moment.
-        wait_until("nobody holds the lock", || is_swept(&instance));
+        wait_until("no process holds the lock", || is_swept(&instance));
         let dirty = Dirty { bytes: 4096, files_total: 1, ..Dirty::default() };
         data_loss::record(&instance, &dirty).unwrap();
         assert!(!is_swept(&instance));

@@ -34,8 +34,8 @@ pub(crate) fn fork() -> io::Result<Side> {
 
 /// Creates a child that shares the descriptor table, and nothing else.
 ///
-/// The raw system call, since glibc's wrapper needs a stack and a function. glibc caches the main thread's
-/// id, and only its own fork() renews it: so the child does its work on a fresh thread.
+/// The raw system call, since glibc's wrapper needs a stack and a function. Only glibc's fork() renews the
+/// cached id of the main thread, so the child works on a fresh thread.
 pub(crate) fn clone_sharing_files() -> io::Result<Side> {
     assert_single_threaded();
     let flags = libc::CLONE_FILES | libc::SIGCHLD;

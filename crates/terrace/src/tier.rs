@@ -30,7 +30,6 @@ use crate::instance;
 
 use user::user_of;
 
-/// The tiers of an instance.
 #[derive(Debug, Default)]
 pub(crate) struct Tier {
     /// Usable targets, fastest first; locked while this is held.
@@ -50,14 +49,12 @@ struct Off {
 }
 
 impl Off {
-    /// Row for `terrace stat`.
     fn row(&self) -> TierRow {
         let (name, state) = (self.device.name.clone(), format!("off: {}", self.why));
         TierRow { name, kind: TierKind::Device, state, ..TierRow::default() }
     }
 }
 
-/// A target in use.
 #[derive(Debug)]
 pub(crate) struct OpenTarget {
     pub device: Device,
@@ -157,7 +154,7 @@ impl Tier {
         self.off.iter().map(Off::row).collect()
     }
 
-    /// With `[dirty] durable = "tier"`, refuses to serve without a tier that may have undestaged pages:
+    /// With `[dirty] durable = "tier"`, refuses service without a tier that may have undestaged pages:
     /// programs would see older data.
     ///
     /// # Errors
@@ -241,7 +238,6 @@ pub(crate) fn refused(err: &TargetError) -> Failure {
     Failure::new(err.path.display(), why, cure)
 }
 
-/// `terrace tier ...`
 pub(crate) fn tier(args: &cli::Tier) -> Result<ExitCode> {
     match args {
         cli::Tier::List(args) => list(args),

@@ -20,7 +20,6 @@ use crate::mounts;
 use crate::size::{Size, human};
 use crate::sys::{self, SignalNumber};
 
-/// Signals that end a recording.
 const SIGNALS: &[SignalNumber] = &[libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 /// Longest recording, seconds: a week.
 const SECONDS_MAX: f64 = 604_800.0;

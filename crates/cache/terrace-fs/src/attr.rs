@@ -67,28 +67,19 @@ pub struct Attr {
     pub(crate) size: u64,
     /// Allocated 512-byte blocks of the source.
     pub(crate) blocks: u64,
-    /// Last access.
     pub(crate) atime: Time,
-    /// Last modification of the content.
     pub(crate) mtime: Time,
-    /// Last change of the inode.
     pub(crate) ctime: Time,
     /// Type and permission bits.
     pub(crate) mode: u32,
-    /// Number of names.
     pub(crate) nlink: u32,
-    /// Owner.
     pub(crate) uid: u32,
-    /// Group.
     pub(crate) gid: u32,
-    /// Device number of a device node.
     pub(crate) rdev: u32,
-    /// Preferred I/O size.
     pub(crate) blksize: u32,
 }
 
 impl Attr {
-    /// Attributes from the source's `stat`, with the number `ino`.
     pub(crate) fn from_stat(ino: u64, stat: &Stat) -> Self {
         Self {
             ino,
@@ -106,7 +97,6 @@ impl Attr {
         }
     }
 
-    /// The kind of the inode.
     pub(crate) fn kind(&self) -> Kind {
         Kind::from_mode(self.mode)
     }

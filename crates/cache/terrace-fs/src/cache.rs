@@ -13,7 +13,6 @@ use terrace_engine::{AccessPath, Engine, ErrorCursor, Object, ObjectRef};
 use crate::attr::{Attr, Time};
 use crate::page_cache::{CachedFile, PageCache};
 
-/// Bytes of a page.
 const PAGE: u64 = 4096;
 
 /// The first page of a range of bytes, and the number of pages that it touches.
@@ -22,7 +21,7 @@ fn pages_of(range: Range<u64>) -> (u64, u64) {
     (first, range.end.div_ceil(PAGE) - first)
 }
 
-/// Memory of one object: its metadata, its share of the object table, its inode.
+/// Memory of one object: metadata, share of the object table, inode.
 const OBJECT_BYTES: usize = 800;
 
 fn time(ns: i64) -> Time {
@@ -89,8 +88,7 @@ impl PageCache for Engine {
         Engine::remembers(self, object)
     }
     fn objects_max(&self) -> usize {
-        // The namespace uses at most half of the objects: they and their inodes then take at most a quarter
-        // of the limit.
+        // The namespace uses at most half of the objects: with their inodes they take a quarter of the limit.
         let affordable = self.memory_limit() as usize / 4 / OBJECT_BYTES * 2;
         affordable.min(self.handles().segment.geometry().objects_max as usize)
     }
@@ -100,7 +98,7 @@ impl PageCache for Engine {
     fn forget_object(&self, id: u64) -> io::Result<()> {
         Engine::forget_object(self, id).inspect_err(|e| {
             tracing::error!(
-                "object {id}: forgotten by the kernel, but not written back: {e}; kept until it can be"
+                "object {id}: the kernel has forgotten it; kept until it can be written back: {e}"
             );
         })
     }

@@ -1,19 +1,18 @@
 //! Detects stale pages in the kernel's page cache: recent reads that a write may have overtaken.
 //!
-//! The kernel copies a write into its page cache, unlocks each page that is whole then, and sends the request
-//! only after that (fs/fuse/file.c, `fuse_fill_write_pages`). If the page cache is emptied in between, a read
-//! that fills it again may be answered before the write is done. Its content would stay in the page cache for
-//! good, older than the write. So each finished write checks for such a read. If there was one, its range is
-//! dropped from the page cache.
+//! The kernel copies a write into its page cache, unlocks the whole pages, and then sends the request
+//! (fs/fuse/file.c, `fuse_fill_write_pages`). If the page cache is emptied in between, a read may fill it
+//! again and end before the write. The older content then stays in the page cache for good. So each finished
+//! write checks for such a read, and drops its range from the page cache.
 //!
-//! The kernel pins the pages of a write under way: only operations that empty the page cache of the whole
-//! file drop them. The daemon knows when these occur ([`Emptied`]): while a handle bypasses the page cache
-//! (each of its mappings and writes empties it), and when the daemon tells the kernel not to keep the
-//! content. At other times reads are not recorded and writes check nothing.
+//! The kernel pins the pages of a write under way: only emptying the file's whole page cache drops them.
+//! [`Emptied`] records these operations. A handle that bypasses the page cache causes them with each mapping
+//! and write. The daemon causes one by a reply after which the kernel keeps no content. At other times reads
+//! are not recorded and writes check nothing.
 //!
-//! Requests have numbers in the order in which the kernel queues them: a read with a larger number than the
-//! write's is suspect. The time between unlocking and queueing shows in no number, so any read of the last
-//! seconds is suspect, too.
+//! The kernel numbers requests in the order of its queue: reads with larger numbers than the write are
+//! suspect. The time between unlocking and queueing shows in no number, so any read of the last seconds is
+//! suspect, too.
 //!
 //! Records of reads are a table of fixed size, hashed by file and position. A shared slot costs a needless
 //! drop.
@@ -39,17 +38,14 @@ pub(crate) struct Emptied {
 }
 
 impl Emptied {
-    /// A handle that bypasses the page cache opens.
     pub(crate) fn begin_bypass(&self) {
         self.bypassing.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Number of handles that bypass the page cache.
     pub(crate) fn bypassing(&self) -> u32 {
         self.bypassing.load(Ordering::Relaxed)
     }
 
-    /// Such a handle closes.
     pub(crate) fn end_bypass(&self) {
         self.note();
         self.bypassing.fetch_sub(1, Ordering::Relaxed);
@@ -72,7 +68,6 @@ impl Emptied {
 pub(crate) struct LastEvent(AtomicU64);
 
 impl LastEvent {
-    /// Records an event now.
     pub(crate) fn note(&self) {
         self.0.fetch_max(now(), Ordering::Relaxed);
     }
@@ -102,7 +97,6 @@ struct Slot {
     at: AtomicU64,
 }
 
-/// Records of recent reads.
 #[derive(Debug)]
 pub(crate) struct RecentReads {
     slots: Box<[Slot]>,

@@ -38,7 +38,6 @@ impl Error {
         }
     }
 
-    /// Is this the source's answer `errno`?
     pub(crate) fn is(&self, errno: Errno) -> bool {
         matches!(self, Self::Source(e) if *e == errno)
     }

@@ -5,7 +5,6 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
-/// The mark of a resent request.
 pub(crate) const RESENT: u64 = 1 << 63;
 
 /// The sender of a request.
@@ -15,7 +14,6 @@ pub struct Caller {
     pub(crate) uid: u32,
     /// File-system group id.
     pub(crate) gid: u32,
-    /// Thread id.
     pub(crate) tid: u32,
     /// The request's number, bit 63 set when it is a resent one.
     pub(crate) unique: u64,

@@ -163,7 +163,7 @@ impl<C: PageCache> Namespace<C> {
         Ok(())
     }
 
-    /// Drops inodes that lost their last reference just before the crash, and closes descriptors that a last
+    /// Drops inodes that lost their last reference just before the crash. Closes descriptors that a last
     /// close would have closed.
     pub fn finish_recovery(&self) {
         for inode in self.inodes.all() {
@@ -207,7 +207,6 @@ impl<C: PageCache> Namespace<C> {
         }
     }
 
-    /// Sets the interface to the kernel's caches.
     pub(crate) fn set_kernel(&self, kernel: Box<dyn Kernel>) {
         let _ = self.kernel.set(kernel);
     }
@@ -222,7 +221,7 @@ impl<C: PageCache> Namespace<C> {
         self.journal.begin(caller)
     }
 
-    /// Records that the kernel was asked to resend requests that the earlier daemon left unanswered.
+    /// Records that the kernel resends the requests that the earlier daemon left unanswered.
     pub fn note_resend_requested(&self) {
         self.journal.note_resend_requested();
         self.recent_reads.note_restart();
@@ -233,7 +232,6 @@ impl<C: PageCache> Namespace<C> {
         self.durable.header.initialised.store(1, Ordering::Release);
     }
 
-    /// Whether this daemon or an earlier one initialised the connection.
     pub(crate) fn is_initialised(&self) -> bool {
         self.durable.header.initialised.load(Ordering::Acquire) != 0
     }
@@ -243,17 +241,14 @@ impl<C: PageCache> Namespace<C> {
         self.durable.header.passthrough.store(1, Ordering::Release);
     }
 
-    /// Whether passthrough is agreed on with the kernel.
     pub(crate) fn passes_through(&self) -> bool {
         self.durable.header.passthrough.load(Ordering::Acquire) != 0
     }
 
-    /// The configuration.
     pub(crate) fn config(&self) -> &NamespaceConfig {
         &self.config
     }
 
-    /// Inodes that the kernel knows.
     #[cfg(test)]
     pub(crate) fn inodes_known(&self) -> usize {
         self.inodes.len()
@@ -280,12 +275,10 @@ impl<C: PageCache> Namespace<C> {
         is_unused
     }
 
-    /// Whether changes are refused.
     pub(crate) fn is_given_up(&self) -> bool {
         self.durable.header.given_up.load(Ordering::SeqCst) != 0
     }
 
-    /// Open files and directories.
     #[cfg(test)]
     pub(crate) fn handles_open(&self) -> usize {
         self.handles.len()

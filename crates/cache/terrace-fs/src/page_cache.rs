@@ -72,13 +72,13 @@ pub trait PageCache: Send + Sync + 'static {
     /// Keeps pages of a range that are in memory there for `time`, as far as there is room. Returns the
     /// bytes.
     fn pin(&self, object: &Self::Object, range: Range<u64>, time: Duration) -> u64;
-    /// Moves clean pages of a range that no program has used from memory to the device tier of this level (0:
-    /// fastest). Returns the bytes of the range that device tiers then have.
+    /// Moves clean, unused pages of a range from memory to the device tier of this level (0: fastest).
+    /// Returns the bytes of the range that device tiers then have.
     fn stage_down(&self, object: &Self::Object, range: Range<u64>, level: u8) -> u64;
     /// Drops the clean pages of a range. Returns their number.
     fn drop_clean(&self, object: &Self::Object, range: Range<u64>) -> u64;
-    /// Whether the thread belongs to a registered preload client. Its opens bypass the kernel's page cache,
-    /// so that its data are cached once.
+    /// Whether the thread belongs to a registered preload client. Its opens bypass the kernel's page cache:
+    /// their data are cached once.
     fn is_client(&self, tid: u32) -> bool;
     /// Whether the thread is one of the cache's own, which closes descriptors received from programs.
     fn is_own_thread(&self, tid: u32) -> bool;
@@ -103,7 +103,7 @@ pub trait CachedFile: Clone + Send + Sync + fmt::Debug + 'static {
     fn dirty_pages(&self) -> u64;
     /// Whether pages may have to be written, or written again.
     fn has_unsynced_pages(&self) -> bool;
-    /// Whether the source, with its status `stat`, was changed by others since this cache last wrote to it.
+    /// Whether others changed the source (with its status `stat`) since the last write of this cache.
     fn is_changed_behind(&self, stat: &Stat) -> bool;
     /// Replaces the source's size and times by the cache's where those are newer.
     fn fix_attr(&self, attr: &mut Attr);

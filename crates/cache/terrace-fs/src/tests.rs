@@ -164,7 +164,7 @@ fn unanswered_create_is_done_once() {
     let made = world.ask_twice(|ns, op| ns.mkdir(op, ROOT, name("d"), 0o755, 0)).unwrap().attr.ino;
     assert_eq!(world.nlookup(made), 1, "counted once");
     let again = world.ask(|ns, op| ns.mkdir(op, ROOT, name("d"), 0o755, 0));
-    assert_eq!(again.unwrap_err().errno(), libc::EEXIST, "another request is told the truth");
+    assert_eq!(again.unwrap_err().errno(), libc::EEXIST, "another request gets the real error");
 
     let file = world.ask_twice(|ns, op| ns.mknod(op, ROOT, name("f"), 0o100_644, 0, 0)).unwrap().attr.ino;
     let linked = world.ask_twice(|ns, op| ns.link(op, file, ROOT, name("g"))).unwrap().attr;
@@ -378,7 +378,7 @@ fn a_name_is_found_for_old_kernels_to_forget() {
     assert!(unused.contains(&f) && unused.contains(&d) && !unused.contains(&ROOT));
 }
 
-/// A file of ten pages behind an engine, opened and read as by a client of the preload path, and forgotten.
+/// A file of ten pages behind an engine: opened and read as by a preload client, then forgotten.
 struct Rested {
     world: Fixture<Engine>,
     ino: u64,

@@ -635,7 +635,7 @@ fn a_file_made_beside_the_mount_is_opened_by_its_own_mode() {
     });
 }
 
-/// An open file can still be used as its mode forbids to later opens, also by a daemon without root's rights.
+/// An open file can still be used when its mode forbids later opens, also by a daemon without root's rights.
 #[test]
 fn modes_hold_for_opens_and_not_for_open_files() {
     for &cache in caches() {

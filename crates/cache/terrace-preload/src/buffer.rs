@@ -1,11 +1,10 @@
-//! Checks that a read's buffer is writable. The kernel answers EFAULT for one that is not; a copy by the
+//! Checks that a read's buffer is writable. The kernel answers EFAULT for an unwritable buffer; a copy by the
 //! library would end in SIGSEGV.
 //!
-//! Each page of memory that the program reads into is checked once, with MADV_POPULATE_WRITE. It prepares the
-//! page for the write that follows anyway, and fails where that would fault. Programs reuse buffers: the
-//! result is kept for the thread's last range, and for pages in a small table. One case is left where a bad
-//! address is a signal instead of an error: a page that passed once and was unmapped since
-//! (docs/SEMANTICS.md).
+//! Each page of memory that the program reads into is checked once, with MADV_POPULATE_WRITE. The call
+//! prepares the page for the following write, and fails where the write would fault. Programs reuse buffers:
+//! the result is kept for the thread's last range, and for pages in a small table. One bad address still
+//! causes a signal: a page that passed the check and was unmapped later (docs/SEMANTICS.md).
 
 use crate::local::Local;
 use crate::quiet;
@@ -22,8 +21,8 @@ static PAGES: [AtomicUsize; PAGES_MAX] = [const { AtomicUsize::new(0) }; PAGES_M
 static CANNOT_TELL: AtomicBool = AtomicBool::new(false);
 
 fn place(page: usize) -> &'static AtomicUsize {
-    // Buffers of a pool are adjacent, and those of different threads lie at the same offsets of arenas: the
-    // hash mixes both.
+    // Buffers of a pool are adjacent. Those of different threads lie at the same offsets of arenas. The hash
+    // mixes both.
     &PAGES[(page ^ (page >> 14) ^ (page >> 24)) % PAGES_MAX]
 }
 
@@ -89,7 +88,7 @@ fn probe(pages: &std::ops::Range<usize>, how: c_int) -> bool {
         return true;
     }
     // EINVAL comes from old kernels, and for device memory. A page of this thread's stack, which is writable,
-    // tells which.
+    // distinguishes the two.
     if ret == -(libc::EINVAL as isize) {
         let mine = std::ptr::from_ref(pages) as usize / PAGE_SIZE;
         let ret = populate(&(mine..mine + 1), how);

@@ -5,12 +5,12 @@
 //! | as long as the process, and in its forks | statics | segment and touch table, configuration |
 //! | in one process only | a page that fork wipes | socket, ring, the lock |
 //!
-//! A process registers lazily: one that opens no large file of the mount, and changes none, never connects.
+//! A process registers lazily: it never connects if it opens no large file of the mount and changes none.
 //! Loss of the daemon costs the socket; the mappings stay, and hits continue. All of this may run inside a
-//! signal handler, so read paths do not wait for the lock: a read that finds it taken uses the mount path.
+//! signal handler, so read paths never wait for the lock. A read that finds it taken uses the mount path.
 //!
-//! Requests that other processes rely on (MAPPED), and slow ones (FLUSH), use a separate connection. They
-//! work after the preload path has closed for this process.
+//! Requests that other processes rely on (MAPPED), and slow ones (FLUSH), use a separate connection. These
+//! requests work after the preload path has closed for this process.
 
 use crate::exchange::{HELLO_FDS, exchange};
 use crate::local::local;
@@ -82,7 +82,6 @@ static WORLD: AtomicPtr<Attachment> = AtomicPtr::new(std::ptr::null_mut());
 static VOLATILE: AtomicPtr<Volatile> = AtomicPtr::new(std::ptr::null_mut());
 /// st_dev of the mount; 0: the library is inert.
 static DEV: AtomicU64 = AtomicU64::new(0);
-/// See [`large_file`].
 static LARGE_FILE: AtomicU64 = AtomicU64::new(1 << 20);
 /// The preload path is closed: no descriptor is classified and no read served.
 static OFF: AtomicBool = AtomicBool::new(false);
@@ -123,7 +122,7 @@ pub(crate) fn configure() {
     DEV.store(dev, Ordering::Release);
 }
 
-/// st_dev of the mount, if its daemon needs announcements. Also after the preload path has closed:
+/// st_dev of the mount, if its daemon needs announcements. It stays after the preload path has closed:
 /// descriptors opened before are still a client's.
 #[inline]
 pub(crate) fn told_dev() -> Option<u64> {
@@ -144,9 +143,8 @@ pub(crate) fn mount_dev() -> Option<u64> {
     (dev != 0 && !OFF.load(Ordering::Relaxed)).then_some(dev)
 }
 
-/// Closes the preload path for this process, after a bug of the library, or a call after which descriptors
-/// cannot be tracked. The process is no client any more, so the kernel caches the files that it opens from
-/// here on.
+/// Closes the preload path for this process, after a bug of the library or a call that hides descriptors. The
+/// process is no client any more, so the kernel caches the files that it opens from here on.
 #[cold]
 pub(crate) fn turn_off() {
     if DEV.load(Ordering::Relaxed) != 0 {
@@ -160,9 +158,9 @@ pub(crate) fn turn_off() {
     }
 }
 
-/// A filter of system calls comes into force, under which a call of the library may kill the program. From
-/// here on there are none. Mappings can no longer be announced, so every file that may get one is announced
-/// now. Files opened later are opened by a process that is no client.
+/// A filter of system calls comes into force. It may kill the program at a call of the library, so these end.
+/// Mappings can no longer be announced, so all mappable files are announced now. A process that is no client
+/// opens files from here on.
 #[cold]
 pub(crate) fn fall_silent() {
     if speaks_of().is_none() {
@@ -185,7 +183,7 @@ pub(crate) fn is_mappable(fd: c_int) -> bool {
         && sys::identity(fd).is_some_and(|(id, kind)| Some(id.dev) == told_dev() && kind == libc::S_IFREG)
 }
 
-/// The segment, if this process (or one that it was forked from) ever registered.
+/// The segment, if this process or an ancestor ever registered.
 #[inline]
 pub(crate) fn world() -> Option<&'static Attachment> {
     // SAFETY: null or WORLD_PLACE, initialised before the pointer was published.
@@ -197,7 +195,7 @@ pub(crate) fn large_file() -> u64 {
     LARGE_FILE.load(Ordering::Relaxed)
 }
 
-/// The page, if this process (or one that it was forked from) ever used the connection.
+/// The page, if this process or an ancestor ever used the connection.
 #[inline]
 fn known() -> Option<&'static Volatile> {
     // SAFETY: null or a page that is never unmapped; all of it atomics and cells guarded by the lock.
@@ -243,7 +241,7 @@ pub(crate) fn hold_ring() -> Option<rings::PinnedRing> {
     ring_number().and_then(rings::hold)
 }
 
-/// The lock of a connection; freed on drop.
+/// The lock of a connection, freed on drop.
 struct Held(&'static Volatile);
 
 impl Held {
@@ -257,8 +255,8 @@ impl Held {
         local().holding.set(1);
         Some(Held(v))
     }
-    /// For calls that may wait (open, mmap, sync): waits up to `ANSWER_MS`, unless this is a handler that
-    /// interrupted the holder.
+    /// For calls that may wait (open, mmap, sync): waits up to `ANSWER_MS`, unless a handler has interrupted
+    /// the holder.
     fn take(v: &'static Volatile) -> Option<Held> {
         if local().holding.get() != 0 {
             return None;
@@ -307,7 +305,7 @@ pub(crate) fn serve(fd: c_int) -> Option<Reply> {
 }
 
 /// Requests target number `n` of the device tiers. None: not available now. The caller owns the table and the
-/// target. Err: there is no such target, or none for clients (`EOPNOTSUPP`).
+/// target. Err: no such target, or none for clients (`EOPNOTSUPP`).
 pub(crate) fn device(n: u32) -> Option<Result<[c_int; 2], c_int>> {
     let held = Held::try_take(volatile()?)?;
     let mut fds = [-1; HELLO_FDS];
@@ -324,9 +322,9 @@ pub(crate) fn device(n: u32) -> Option<Result<[c_int; 2], c_int>> {
 pub(crate) fn mapped(fd: c_int) -> bool {
     match insist(proto::MAPPED, Some(fd)) {
         Ok(reply) if reply.errno == 0 => true,
-        // Not a client: the kernel caches files that this process opens, of which the daemon knows. It
-        // notices mappings of inherited descriptors later. (A server's children without its rights cannot
-        // reach the connection.)
+        // Not a client: the daemon sees its opens, and the kernel caches these files. The daemon notices
+        // mappings of inherited descriptors later. (A server's children without its rights cannot reach the
+        // connection.)
         _ => !is_registered(),
     }
 }
@@ -337,9 +335,9 @@ pub(crate) fn flush() -> c_int {
 }
 
 /// Repeats a request until there is an answer, or no daemon to give one. A restarting daemon answers late,
-/// and other calls of the program would wait for it as well. It uses a separate connection: a slow answer
-/// must not delay other requests, and the registered connection may be unusable (after a fork, in a handler
-/// that interrupted its holder).
+/// and other calls of the program would wait for it as well. It uses a separate connection, since a slow
+/// answer must not delay other requests. The registered one may also be unusable (after a fork, or in a
+/// handler that interrupted its holder).
 fn insist(op: u32, fd: Option<c_int>) -> Result<Reply, c_int> {
     let v = volatile().ok_or(libc::ENOENT)?;
     let end = sys::now_ms() + PATIENCE_MS;
@@ -387,9 +385,9 @@ fn ask_registered(v: &'static Volatile, op: u32, fd: Option<c_int>) -> Option<Re
     reply
 }
 
-/// Wakes the daemon, unless a thread of this process has just done so: until it runs, every thread sees it
-/// asleep. The wake-up uses the socket, because the socket's inode is unique. An eventfd would not do: if the
-/// program closed it and made its own with that number, both would look the same.
+/// Wakes the daemon, unless a thread of this process has just done so: threads see it asleep until it runs.
+/// The wake-up uses the socket, because the socket's inode is unique. An eventfd fails here: after a close by
+/// the program, its own eventfd of that number would look the same.
 pub(crate) fn ring_bell() {
     static LAST_NS: AtomicU64 = AtomicU64::new(0);
     let (now, last) = (sys::now_ns(), LAST_NS.load(Ordering::Relaxed));
@@ -449,7 +447,6 @@ fn is_hung_up(socket: c_int) -> bool {
     n != -(libc::EAGAIN as isize)
 }
 
-/// In the child of a fork.
 pub(crate) fn forked() {
     local().holding.set(0);
     scratch::forked();

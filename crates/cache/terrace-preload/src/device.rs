@@ -1,5 +1,5 @@
-//! The targets of the device tiers, as read by this process: their tables and descriptors. They are requested
-//! before the first read of a target, and after a target was added, resized or removed
+//! The targets of the device tiers, as read by this process: their tables and descriptors. This process
+//! requests them before its first read of a target, and after changes of targets
 //! ([`Header::targets`](terrace_shm::layout::Header)).
 //!
 //! A table stays mapped, since another thread may be reading it. Content read from a removed target is
@@ -28,7 +28,6 @@ static KNOWN: AtomicU64 = AtomicU64::new(0);
 /// 1: a thread is requesting targets.
 static ASKING: AtomicU32 = AtomicU32::new(0);
 
-/// A place for a target.
 struct Place {
     fd: helper::Slot,
     /// Inode of the table's memory file.
@@ -103,7 +102,7 @@ fn ask_one(number: usize) -> bool {
         // There is no such target, or only the daemon reads it.
         Err(_) => current.store(0, Ordering::Release),
     }
-    // Closed after its successor is published, so that other threads find the new one.
+    // Closed after its successor is published: other threads find the new one.
     if let Some(before) =
         before.filter(|before| !place(current).is_some_and(|now| now.fd.is_same(&before.fd)))
     {
@@ -122,7 +121,7 @@ fn keep([table, target]: [c_int; 2], inode: u64, before: Option<&'static Place>)
         sys::close(target);
         return None;
     };
-    // The same target with another size: other threads may be reading with the known descriptor, so it stays.
+    // The same target with another size: the known descriptor stays, since other threads may read with it.
     let known = before.and_then(|before| before.fd.kept()).filter(|known| is_same_file(known.fd, target));
     let kept = match known {
         Some(known) => {
@@ -152,8 +151,8 @@ impl Place {
 
     /// For a place that `CURRENT` names, or has named.
     fn table(&'static self) -> &'static DeviceTable {
-        // SAFETY: the place's number was read with Acquire, so the table is written. It is never changed or
-        // unmapped.
+        // SAFETY: the place's number was read with Acquire, so the table is written. The table is never
+        // changed or unmapped.
         unsafe { (*self.table.get()).assume_init_ref() }
     }
 }

@@ -18,7 +18,7 @@ static LEN: AtomicUsize = AtomicUsize::new(0);
 /// Reads the environment. Called once, from .init_array.
 pub(crate) fn configure() {
     let told = sys::variable(c"TERRACE_LEASED").unwrap_or_default();
-    // A longer list could not be checked. No path begins with `//`, so nothing is served.
+    // A longer list is not checked. No path begins with `//`, so nothing is served.
     let told = if told.len() > TEXT_MAX { b"//" } else { told };
     // SAFETY: not read before LEN publishes it.
     unsafe { (&mut *TEXT.0.get())[..told.len()].copy_from_slice(told) };

@@ -76,7 +76,6 @@ impl File<'_> {
             self.trace(&ring, offset, n, false);
         }
     }
-    /// Records a read for the trace.
     #[cold]
     pub(crate) fn trace(&self, ring: &Ring, offset: u64, n: usize, miss: bool) {
         let page = offset / PAGE_SIZE as u64;

@@ -1,8 +1,8 @@
 //! The library's descriptors in the program's table: socket, source files, targets.
 //!
 //! They have the highest numbers, so that the program's numbers do not change. If the program closes one, the
-//! call returns EBADF. If it does so by a raw system call and reuses the number, the check before each use
-//! detects that: the recorded identity no longer matches.
+//! call returns EBADF. After an unseen close (by a raw system call) and a reuse, the check before each use
+//! finds another identity.
 
 use crate::sys::{self, Identity};
 use crate::table;
@@ -15,8 +15,7 @@ fn room() -> (u64, u64) {
     (limit, (limit / 32).min(1024))
 }
 
-/// A descriptor of the library, and its file: by raw system calls a program may close it unseen, or reuse its
-/// number.
+/// A descriptor of the library, and its file: raw system calls may close it, or reuse its number.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OwnFd {
     pub(crate) fd: c_int,

@@ -1,10 +1,10 @@
 //! Reads without a mount (`terrace run` by leases): programs use the directory itself. Large files opened for
-//! reading only are served from memory while they have no writer, and once their reads jump: the kernel
-//! serves reads in order.
+//! reading only are served from memory without a writer, once their reads jump. The kernel serves reads in
+//! order.
 //!
-//! A descriptor is the source's own. So everything but a read of a resident page is the kernel's call, and no
-//! other call needs a hook. The daemon holds a lease on each served file. Before a writer gets access, it
-//! sends its clients to the source ([`terrace_shm::layout::FLAG_SLOW`]).
+//! A descriptor is the source's own. So only a read of a resident page is not the kernel's call, and no other
+//! call needs a hook. The daemon holds a lease on each served file. Before a writer gets access, it sends its
+//! clients to the source ([`terrace_shm::layout::FLAG_SLOW`]).
 
 use crate::local::{STREAK_MAX, local};
 use crate::table::Order;
@@ -13,7 +13,7 @@ use std::ffi::{c_char, c_int};
 use std::sync::atomic::Ordering;
 use terrace_shm::scratch::Scratch;
 
-/// Jumps of a descriptor's reads after which it is served. Reads in order have the kernel's readahead, and a
+/// Jumps of a descriptor's reads after which it is served. The kernel's readahead serves reads in order. A
 /// header and an index at the end of a file are not worth a request. With announced random reads
 /// (posix_fadvise) the first jump suffices.
 const JUMPS_MIN: u64 = 4;
@@ -30,8 +30,8 @@ pub(crate) fn opened(fd: c_int, dev: u64) {
 }
 
 /// Whether a failed open or truncate is to be repeated. An open for writing waits until a lease is returned,
-/// which takes a moment. The wait may end with EINTR or, with O_NONBLOCK, EWOULDBLOCK, which programs do not
-/// expect for a plain file.
+/// for a moment. The wait may end with EINTR or, with O_NONBLOCK, EWOULDBLOCK, which programs do not expect
+/// for a plain file.
 ///
 /// # Safety
 /// `path` is the program's, and the kernel has just read it.
@@ -64,8 +64,8 @@ pub(crate) unsafe fn may_be_served(dir: c_int, path: *const c_char) -> bool {
     found.is_ok_and(|(id, kind, _)| id.dev == dev && kind == libc::S_IFREG)
 }
 
-/// An open for reading has emptied a file, which breaks no lease (Linux: `break_lease` checks the access mode
-/// only): terraced must look at it.
+/// An open for reading has emptied a file, so terraced must look at it. The truncation breaks no lease
+/// (Linux: `break_lease` checks the access mode only).
 pub(crate) fn truncated(fd: c_int, dev: u64) {
     let is_ours = sys::identity(fd).is_some_and(|(id, kind)| id.dev == dev && kind == libc::S_IFREG);
     if is_ours && lies_inside(fd) != Some(false) && connection::register(true) {

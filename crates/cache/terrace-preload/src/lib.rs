@@ -1,4 +1,4 @@
-//! The preload path: an LD_PRELOAD library that serves reads of files on a terrace mount out of the shared segment.
+//! The preload path: an LD_PRELOAD library that serves reads of mounted files out of the shared segment.
 //!
 //! | module | what |
 //! |---|---|
@@ -13,11 +13,10 @@
 //! | [`quiet`] | filters of system calls |
 //! | [`unwind`] | the unwinder, loaded on demand |
 //!
-//! It may only be faster than the mount path, never different. So every unusual case goes to the real call:
-//! unusual flags, arguments that the kernel would refuse, a position shared with other processes, a daemon
-//! that does not answer. The library allocates nothing after its start and waits for no lock on any read. So
-//! it may run inside signal handlers and allocators. Only a panic allocates, on its way to the guard that
-//! closes the preload path.
+//! It may only be faster than the mount path, never different. So the real call serves unusual cases: unusual
+//! flags, refusable arguments, a position shared with other processes, a silent daemon. The library allocates
+//! nothing after its start and waits for no lock on any read. So it may run inside signal handlers and
+//! allocators. Only a panic allocates, on its way to the guard that closes the preload path.
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("the preload path knows the system calls and the calling convention of Linux on x86-64 only");

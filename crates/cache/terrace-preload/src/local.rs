@@ -1,8 +1,8 @@
 //! State of the preload path for each thread.
 //!
-//! Initial-exec TLS, which every library loaded at start gets: an address computed from the thread pointer.
-//! The model that `thread_local!` gives a cdylib calls `__tls_get_addr`, which may allocate after a later
-//! dlopen. A hook in an allocator or in a signal handler must not do that.
+//! Initial-exec TLS, which every library loaded at start gets: an address computed from the thread pointer. A
+//! cdylib's `thread_local!` calls `__tls_get_addr`, which may allocate after a later dlopen. A hook in an
+//! allocator or in a signal handler must not allocate.
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -81,8 +81,8 @@ std::arch::global_asm!(
 #[inline]
 pub(crate) fn local() -> &'static Local {
     let p: *const Local;
-    // SAFETY: the initial-exec sequence for the symbol above; fs:0 holds the thread pointer. The block is zeroed, which is
-    // a valid Local, and lives as long as the thread; the reference does not leave it (Local is not Sync).
+    // SAFETY: the initial-exec sequence for the symbol above; fs:0 holds the thread pointer. The zeroed block
+    // is a valid Local and lives as long as the thread. The reference stays there (Local is not Sync).
     unsafe {
         std::arch::asm!("mov {p}, qword ptr [rip + terrace_local@GOTTPOFF]", "add {p}, qword ptr fs:[0]",
             p = out(reg) p, options(pure, readonly, nostack));
@@ -91,7 +91,6 @@ pub(crate) fn local() -> &'static Local {
 }
 
 impl Local {
-    /// True in a vfork child.
     #[inline]
     pub(crate) fn vforked(&self) -> bool {
         self.vforked.get() != 0
@@ -101,7 +100,6 @@ impl Local {
     pub(crate) fn is_cancelled_at_once(&self) -> bool {
         self.cancelled_at_once.get() != 0
     }
-    /// Counter stripe of the thread.
     #[inline]
     pub(crate) fn stripe(&self) -> usize {
         if self.stripe.get() == 0 {
@@ -127,8 +125,8 @@ impl Local {
         s.streak.set((streak + 1).min(STREAK_MAX));
         streak
     }
-    /// The stream of a read that does not continue the last one: a stream that expects it, or a new one. A
-    /// new stream starts at the nearest stream of the same descriptor, which may be a stride away.
+    /// The stream of a read that does not continue the last one: one that expects it, or a new one. A new
+    /// stream starts at the nearest stream of the same descriptor, which may be a stride away.
     #[inline(never)]
     fn other_stream(&self, fd: c_int, offset: u64) -> &Stream {
         let place = |at: usize| &self.streams[at % STREAMS];

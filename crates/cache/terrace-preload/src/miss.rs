@@ -1,5 +1,4 @@
-//! A miss in the client: reads the source or a target, copies the page to the caller, and offers it to the
-//! daemon (a page fill).
+//! A client's miss: reads the source or a target, copies the page, and offers the daemon a page fill.
 //!
 //! 1. `snapshot`: records the index's version of each absent page.
 //! 2. `land`: chooses each page's destination: a claimed slot of the ring, or the caller's buffer.
@@ -32,7 +31,7 @@ use terrace_shm::{BLOCK_PAGES, DeviceSlot, PAGE_SIZE};
 const BATCH_MAX: usize = 256;
 /// Maximum number of vectors in one direct read. Adjacent slots, and adjacent pages of the buffer, share one.
 const VECTORS_MAX: usize = SLOTS_MAX;
-/// The daemon reads files up to this size: it fetches them whole, and they need no descriptor here.
+/// The daemon fetches files up to this size whole, and they need no descriptor here.
 const SMALL_FILE: u64 = (BLOCK_PAGES * PAGE_SIZE) as u64;
 /// In place of a slot: the caller's buffer.
 const NO_SLOT: u8 = u8::MAX;
@@ -264,7 +263,7 @@ impl Batch<'_> {
         }
     }
 
-    /// Phases 3 to 5. Returns the bytes delivered. A function of its own, so that its frame is not counted
+    /// Phases 3 to 5. Returns the bytes delivered. A separate function, so that its frame is not counted
     /// twice.
     #[inline(never)]
     unsafe fn fetch(&mut self, size: u64) -> usize {

@@ -42,7 +42,6 @@ macro_rules! next {
     };
 }
 
-/// Whether the library has started.
 static STARTED: AtomicBool = AtomicBool::new(false);
 
 /// Enables look-ups.
@@ -67,8 +66,8 @@ fn c_name(name: &str) -> &CStr {
 }
 
 /// Functions that exist in libraries only, as for streams and io_uring: no system call can replace them. The
-/// loader looks up those that are called before the library's start, or that no library loaded with the
-/// program has. The value behind `=` replaces a missing function's result.
+/// loader looks up functions called before the library's start, and those of libraries loaded later. The
+/// value behind `=` replaces a missing function's result.
 macro_rules! library {
     ($($name:ident($($arg:ident: $t:ty),*) -> $r:ty = $none:expr;)*) => {
         next! {

@@ -1,9 +1,9 @@
-//! Counts the library's own system calls, and silences it under filters of system calls (seccomp), which may
-//! kill the program at such a call.
+//! Counts the library's own system calls. Silences the library under filters of system calls (seccomp), which
+//! may kill the program.
 //!
-//! When the program sets a filter, the library starts no more calls, and waits for those of other threads,
-//! since a filter may apply to all threads. If a filter exists at the program's start, `terrace run` has
-//! tried all calls under it, or the library stays inactive.
+//! When the program sets a filter, the library starts no more calls. It waits for those of other threads,
+//! since a filter may apply to all threads. For a filter from the program's start, `terrace run` has tried
+//! all calls under it, or the library stays inactive.
 
 use crate::local::{Local, local};
 use crate::sys;
@@ -49,7 +49,6 @@ impl Drop for Inside {
     }
 }
 
-/// Whether the library is silent.
 #[inline]
 pub(crate) fn is_silent() -> bool {
     SILENT.load(Ordering::Relaxed)

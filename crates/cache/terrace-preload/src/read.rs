@@ -17,8 +17,7 @@ use terrace_shm::reader::{Outcome, Reader};
 const READ_MAX: usize = 0x7fff_f000;
 /// End of the program's address space.
 const ADDRESS_END: usize = 0x7fff_ffff_f000;
-/// Sequential reads after which a miss counts as part of a scan: the daemon then reads ahead, and the client
-/// does not read the source.
+/// Sequential reads after which a miss belongs to a scan: then the daemon reads ahead, not the client.
 const SCAN_STREAK: u32 = 2;
 /// Maximum number of vectors in one call.
 const VECTORS_MAX: c_int = 1024;
@@ -280,8 +279,8 @@ pub(crate) unsafe fn readv(fd: c_int, class: Class, v: *const iovec, n: c_int) -
     }
 }
 
-/// Moves the position forward by `n`, as a full read would, and returns the old one. The kernel does that
-/// atomically, so two readers of one position never get the same bytes. Near the end of the file the real
+/// Moves the position forward by `n`, as a full read would, and returns the old one. The move is atomic in
+/// the kernel, so two readers of one position never get the same bytes. Near the end of the file the real
 /// call decides.
 fn advance(file: &File, n: usize) -> Option<u64> {
     if directory::is_leased() && (!file.is_served() || file.slot.flags.load(Ordering::Relaxed) != 0) {

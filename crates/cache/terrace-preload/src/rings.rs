@@ -5,9 +5,8 @@
 //! | a hit, which only counts | the memory at its address: a late count goes to the next ring |
 //! | a miss, which fills slots; a traced read | the ring: a [`PinnedRing`] keeps it in place |
 //!
-//! A ring is never replaced if a user never leaves it: a cancelled thread, a jump out of a signal handler, a
-//! user that a fork has inherited only as a count. Each ring loses at most one place of the table. Without
-//! free places there are no more fills.
+//! A ring stays if a user never leaves it: a cancelled thread, a jump out of a handler, a count inherited by
+//! fork. Each ring loses at most one place of the table. Without free places there are no more fills.
 
 use crate::sys;
 use std::cell::UnsafeCell;
@@ -41,8 +40,7 @@ struct Place {
 // SAFETY: the ring is written once, before its place is opened and published, and read-only after.
 unsafe impl Sync for Place {}
 
-/// Not in a page that fork wipes: after a fork in a signal handler, interrupted frames of the child still use
-/// a place.
+/// Outside the page that fork wipes: after a fork in a signal handler, interrupted frames still use places.
 static PLACES: [Place; PLACES_MAX] = [const {
     Place {
         users: AtomicU32::new(0),

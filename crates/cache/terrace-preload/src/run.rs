@@ -1,10 +1,10 @@
-//! Chooses the adjacent pages of one direct read, and where to read them: on the device if their slots are
-//! adjacent there, or else from the source.
+//! Chooses the adjacent pages of one direct read: on the device if their slots are adjacent, or else from the
+//! source.
 //!
 //! Some pages of a run may be on the device while those around them are not. The source has these pages, too.
-//! Reading them on the device would split one request to the source, with a request to the device in between.
-//! So a gap of up to [`GAP_MAX`] pages is read from the source with its neighbours. In a scan beside a tier
-//! as fast as the source, that gives six times the speed.
+//! Reading them on the device would split one request to the source in two. So a gap of up to [`GAP_MAX`]
+//! pages is read from the source with its neighbours. In a scan beside a tier as fast as the source, that
+//! gives six times the speed.
 
 use terrace_shm::DeviceSlot;
 use terrace_shm::device_table::GAP_MAX;

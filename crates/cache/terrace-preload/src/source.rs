@@ -4,9 +4,9 @@
 //! Closing any descriptor of an inode would drop the process's POSIX locks on it. Entries are written under
 //! the connection's lock and read without it. An entry never changes its object.
 //!
-//! Without a mount: the program's own descriptor. Its content does not stay in the page cache. A descriptor
-//! of the library would disturb the program: its close ends locks, and until then it keeps a deleted file's
-//! space and a descriptor number.
+//! Without a mount: the program's own descriptor. The file's content does not stay in the page cache. A
+//! descriptor of the library would disturb the program. Its close ends locks; until then it keeps a deleted
+//! file's space and a number.
 
 use crate::sys::Identity;
 use crate::table::{self, Class};
@@ -101,7 +101,6 @@ impl Source {
     }
 }
 
-/// The source of a classified descriptor.
 pub(crate) fn of(fd: c_int, class: Class, object: u64) -> Option<Source> {
     if directory::is_leased() {
         return own(fd, class, object);

@@ -1,10 +1,9 @@
 //! The next definition of a function in the program's search order: as dlsym(RTLD_NEXT), but without the
 //! loader's lock.
 //!
-//! A function is looked up at its first call: in a signal handler, in the child of a fork, in a thread that a
-//! constructor under dlopen waits for. dlsym would wait there for the loader's lock. The objects between this
-//! library and libc were loaded at the program's start and are never unloaded, so their tables can be read at
-//! any time.
+//! Look-ups happen at first calls: in signal handlers, after forks, in threads that a dlopen's constructor
+//! awaits. There dlsym would wait for the loader's lock. The objects between this library and libc are loaded
+//! at the start and never unloaded: their tables stay readable.
 //!
 //! Formats: System V ABI (dynamic section, symbol table), and the GNU hash table, which glibc has had since 2.5.
 
@@ -207,7 +206,6 @@ impl Object {
     }
 }
 
-/// The hash of the GNU table.
 fn gnu_hash(name: &CStr) -> u32 {
     name.to_bytes().iter().fold(5381, |h: u32, &c| h.wrapping_mul(33).wrapping_add(u32::from(c)))
 }

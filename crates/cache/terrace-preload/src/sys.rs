@@ -1,7 +1,7 @@
 //! Raw system calls: without errno, cancellation points and interposers.
 //!
-//! The preload path's calls must leave no trace in the program: libc's wrappers would set errno, act on a
-//! pending pthread_cancel, or call the library's own hooks.
+//! The preload path's calls leave no trace in the program. libc's wrappers would set errno, act on a pending
+//! pthread_cancel, or call the library's own hooks.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -102,7 +102,7 @@ pub(crate) unsafe fn pread(fd: c_int, buf: *mut u8, n: usize, at: u64) -> Ret {
 /// # Safety
 /// The vectors must name memory that may be written.
 pub(crate) unsafe fn preadv(fd: c_int, iov: &[libc::iovec], at: u64) -> Ret {
-    // SAFETY: the kernel takes the offset as low and high word; on 64 bits the low one holds all of it.
+    // SAFETY: the kernel takes the offset as two words; on 64 bits the low word holds all of it.
     unsafe { raw(libc::SYS_preadv, [fd as usize, iov.as_ptr() as usize, iov.len(), at as usize, 0, 0]) }
 }
 

@@ -25,7 +25,6 @@ const ORDER_MASK: u64 = 3 << ORDER_SHIFT;
 const SOURCE_SHIFT: u32 = 32;
 const SOURCE_MASK: u64 = 0xffff << SOURCE_SHIFT;
 
-/// An unknown position.
 pub(crate) const UNKNOWN: u64 = u64::MAX;
 
 #[derive(Debug)]

@@ -1,10 +1,10 @@
 //! The unwinder of libgcc_s, loaded at the first unwind instead of at each program's start.
 //!
-//! The standard library is linked to it, and loading it costs each exec as much as the rest of the library
+//! The standard library links it; loading it costs each exec as much as the rest of the library
 //! (docs/design/preload.md). The stubs below replace its functions inside this library: the first call of one
 //! loads libgcc_s and finds the function. The static archive would not do: glibc cancels a thread with the
-//! unwinder of libgcc_s. The personality function of this library's frames then reads its contexts, and two
-//! versions need not agree on them.
+//! unwinder of libgcc_s. The personality function of this library's frames would read its contexts, and two
+//! versions may disagree on them.
 
 use std::arch::global_asm;
 use std::ffi::{c_char, c_void};

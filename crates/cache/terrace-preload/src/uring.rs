@@ -1,10 +1,10 @@
 //! Rings of programs that use liburing as a shared library: submissions are inspected before the kernel gets
 //! them.
 //!
-//! A read of resident pages is answered at once: the content is copied to the program's buffer, and the entry
-//! becomes a NOP that completes with the number of bytes (IORING_NOP_INJECT_RESULT). Order, links, flags and
-//! the completion itself stay the kernel's. All other reads use the mount path. A close is seen before it
-//! happens, so that a reused number is not taken for the old file.
+//! A read of resident pages is answered at once. The library copies the content, and the entry becomes a NOP
+//! with the number of bytes as result (IORING_NOP_INJECT_RESULT). Order, links, flags and the completion
+//! itself stay the kernel's. All other reads use the mount path. A close is seen before it happens, so that a
+//! reused number is not taken for the old file.
 
 use crate::sys;
 use crate::{connection, helper, leased, read, table};

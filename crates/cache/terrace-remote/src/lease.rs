@@ -1,6 +1,6 @@
 //! Exclusive use of a target: the lock object `lock/NUMBER`, which its holder rewrites periodically.
 //!
-//! The first writer of an object named by a number takes that number; S3 and file systems both decide this
+//! The first writer of an object named by a number takes that number; S3 and file systems decide this
 //! atomically. A lock that was not written for [`Timing::valid`] has expired, and the next number may be
 //! taken. Times are compared by the store's clock. A holder that could not write for half as long stops
 //! changing the store. It gives up permanently when it sees a higher number.
@@ -36,7 +36,6 @@ pub(crate) struct Lease {
     content: Bytes,
 }
 
-/// Why a lock was not taken.
 #[derive(Debug)]
 pub(crate) enum NotTaken {
     /// Another process holds it. If that process has died, the lock expires after this time.
@@ -200,7 +199,6 @@ impl Lease {
         Ok(Lease { number, content })
     }
 
-    /// Its number and content.
     pub(crate) fn parts(&self) -> (u64, &[u8]) {
         (self.number, &self.content)
     }

@@ -14,7 +14,7 @@
 //!   lock/NUMBER                           the instance that uses the target; the highest number counts
 //! ```
 //! **No name is written twice**, except those of superblocks and locks. A request that the client has given
-//! up may still reach the store much later, and must not replace newer content.
+//! up may reach the store much later. It must not replace newer content.
 //!
 //! **The order of writes is kept.** One thread writes one object after the other. So the store's content
 //! always equals that of a device after an earlier power cut. The device's format therefore suffices

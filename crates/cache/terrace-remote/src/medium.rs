@@ -17,7 +17,7 @@ use terrace_engine::io::IoVec;
 use terrace_sync::{Condvar, Mutex, RwLock};
 
 const PAGE: u64 = 4096;
-/// How long a flush waits for the store.
+/// Longest wait of a flush for the store.
 const FLUSH_WITHIN: Duration = Duration::from_secs(20);
 
 /// Maximum number of regions in memory: the open one, a copy of it being flushed, and waiting ones.

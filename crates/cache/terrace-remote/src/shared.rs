@@ -1,5 +1,5 @@
-//! State shared by readers, the writer and the uploader of a target: places of regions, queued requests,
-//! health of the store.
+//! State shared by readers, writer and uploader of a target: places of regions, queued requests, health of
+//! the store.
 
 use crate::lease::{Lease, Timing};
 use crate::store::{Failed, Kind, Part, Store};
@@ -13,7 +13,6 @@ use terrace_sync::{Condvar, Mutex, RwLock};
 
 /// The objects of the two copies of the superblock.
 pub(crate) const SUPERBLOCKS: [&str; 2] = ["s/superblock-a", "s/superblock-b"];
-/// The folder of regions.
 pub(crate) const REGIONS: &str = "r/";
 /// Maximum number of full regions that wait for the store. Above it, evicted pages are not kept in this tier.
 pub(crate) const WAITING_MAX: usize = 2;
@@ -42,7 +41,6 @@ pub(crate) struct Shared {
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     pub(crate) requests: VecDeque<Request>,
-    /// The uploader is to end.
     pub(crate) is_ending: bool,
     pub(crate) has_ended: bool,
 }
@@ -64,7 +62,6 @@ pub(crate) struct Health {
     is_failing: AtomicBool,
     /// Reads fail, too: none is tried.
     pub(crate) reads_fail: AtomicBool,
-    /// The target is lost permanently.
     is_lost: AtomicBool,
 }
 
@@ -103,7 +100,6 @@ impl Health {
     }
 }
 
-/// Places of all regions.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
     pub(crate) of: HashMap<u32, Place>,

@@ -30,7 +30,6 @@ pub(crate) const UNFINISHED: &str = ".unfinished";
 /// Folders of a store in a directory: each object is in one of them.
 const FOLDERS: [&str; 4] = [UNFINISHED, "lock", "r", "s"];
 
-/// Kind of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// The object does not exist.
@@ -44,7 +43,6 @@ pub(crate) enum Kind {
 /// A failed request, with a one-line reason.
 #[derive(Debug, Clone)]
 pub(crate) struct Failed {
-    /// Kind of the failure.
     pub(crate) kind: Kind,
     /// Reason, one line.
     pub(crate) why: String,
@@ -65,15 +63,12 @@ impl From<Failed> for std::io::Error {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Listed {
     pub(crate) name: String,
-    /// Its bytes.
     pub(crate) bytes: u64,
 }
 
-/// A part of an object.
 #[derive(Debug, Clone)]
 pub(crate) struct Part {
     pub(crate) name: String,
-    /// The byte range.
     pub(crate) range: Range<u64>,
 }
 

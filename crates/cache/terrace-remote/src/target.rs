@@ -4,7 +4,7 @@
 //!   path ──► location ──► outside the source? ──► lock ──► superblocks ──► ours: used; empty: formatted;
 //!                                                                      else: refused, or formatted on demand
 //! ```
-//! The process that opens a target may hand its lock on to the process that uses it ([`Target::handed_on`]).
+//! The process that opens a target may hand its lock on to the target's user ([`Target::handed_on`]).
 
 use crate::lease::{self, Holder, Lease, NotTaken, Timing};
 use crate::location::Location;
@@ -360,7 +360,6 @@ fn planned(request: &TargetRequest) -> Result<Geometry, Fault> {
     )
 }
 
-/// Formats an empty tier.
 fn format(store: &Store, source: Source, geometry: Geometry) -> Result<(Superblock, bool), Fault> {
     let mut superblock = Superblock::new(source, geometry, now()).map_err(Fault::Io)?;
     superblock::format(&Superblocks(store), &mut superblock).map_err(Fault::Io)?;

@@ -43,7 +43,6 @@ impl fmt::Display for BlobError {
 
 impl std::error::Error for BlobError {}
 
-/// Result of the store.
 pub(crate) type Result<T> = std::result::Result<T, BlobError>;
 
 /// Metadata of a blob.
@@ -66,8 +65,8 @@ pub struct Page {
     pub(crate) next: u64,
 }
 
-/// A store of blobs. Each call is atomic: a read concurrent with a write of the same key returns the old
-/// content or the new.
+/// A store of blobs. Each call is atomic: a read during a write of its key returns the old content or the
+/// new.
 pub trait Blobs: Send + Sync + fmt::Debug + 'static {
     /// Reads the content into `out`. Returns the metadata. None: the key does not exist.
     fn get(&self, db: Db, key: &[u8], out: &mut Vec<u8>) -> Result<Option<Stat>>;
@@ -110,7 +109,7 @@ pub trait Blobs: Send + Sync + fmt::Debug + 'static {
     fn any_key(&self, db: Db) -> Option<Box<[u8]>>;
     /// Makes all earlier changes durable.
     fn sync(&self) -> Result<()>;
-    /// Ends a batch of changes. They are now as safe as the store's options say, and may be acknowledged.
+    /// Ends a batch of changes. They are then as safe as the store's options state, and may be acknowledged.
     fn end_batch(&self) -> Result<()> {
         self.sync()
     }

@@ -54,7 +54,7 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
-    /// Tells the client's thread to close it.
+    /// Makes the client's thread close it.
     pub(crate) fn kill(&self) {
         self.killed.store(true, Ordering::Relaxed);
         (self.wake)();
@@ -168,9 +168,9 @@ impl Clients {
     pub(crate) fn totals(&self) -> (u64, u64) {
         (self.came.load(Ordering::Relaxed), self.refused.load(Ordering::Relaxed))
     }
-    /// Closes the clients longest idle with buffers of more than `kept` bytes each, until all buffers
-    /// together have at most `max` bytes. Without memory it closes one. Returns whether `own` may stay, and
-    /// the number of closed clients.
+    /// Closes idle clients with buffers of more than `kept` bytes, longest idle first, until all buffers have
+    /// at most `max` bytes. Without memory it closes one. Returns whether `own` may stay, and the number of
+    /// closed clients.
     pub(crate) fn make_room(&self, own: &Client, kept: usize, max: usize, has_memory: bool) -> (bool, u64) {
         let mut closed = Vec::new();
         let (all, wanted) = {

@@ -97,7 +97,6 @@ impl Config {
         self.buffers_bytes_max / 8
     }
 
-    /// Limits of a request.
     pub(crate) fn limits(&self) -> Limits {
         Limits {
             arguments_max: ARGUMENTS_MAX,

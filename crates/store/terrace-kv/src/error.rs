@@ -70,5 +70,4 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Result of a command.
 pub(crate) type Outcome<T = ()> = Result<T, Refusal>;

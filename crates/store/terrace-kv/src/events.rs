@@ -65,7 +65,6 @@ impl Events {
     pub(crate) fn count(&self, event: Event) {
         self.add(event, 1);
     }
-    /// Counts `count` events.
     pub(crate) fn add(&self, event: Event, count: u64) {
         self.0[event as usize].fetch_add(count, Ordering::Relaxed);
     }

@@ -41,7 +41,6 @@ pub struct Counters {
 pub struct Server {
     /// Keys.
     pub keyspace: Keyspace,
-    /// Settings.
     pub(crate) config: Config,
     /// Clients.
     pub clients: Clients,
@@ -53,7 +52,6 @@ pub struct Server {
     salt: u64,
     /// The server is to end.
     pub is_stopping: AtomicBool,
-    /// When it began.
     pub(crate) since: Instant,
 }
 

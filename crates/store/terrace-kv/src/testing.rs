@@ -36,7 +36,6 @@ pub struct MemoryBlobs {
     pub(crate) refuses_changes: AtomicBool,
     /// Number of syncs.
     pub syncs: AtomicU64,
-    /// Number of changes.
     pub(crate) changes: AtomicU64,
     /// Bytes of content written.
     pub(crate) written: AtomicU64,

@@ -61,7 +61,6 @@ fn pipelined_requests_are_answered_in_order() {
     assert_eq!(rest(&mut unix), ":5000\r\n+OK\r\n");
 }
 
-/// A request as an array.
 fn request(words: &[&[u8]]) -> Vec<u8> {
     let mut text = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {

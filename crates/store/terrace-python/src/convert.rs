@@ -68,8 +68,8 @@ impl Data {
 impl<'py> FromPyObject<'_, 'py> for Data {
     type Error = PyErr;
 
-    /// Only `bytes` are shared. Other objects are copied, even read-only buffers: another thread may change
-    /// their base during the call, and the store's checksum would not match the written bytes.
+    /// Only `bytes` are shared. Other objects are copied, even read-only buffers. Another thread may change
+    /// their base during the call, and the store's checksum would not match.
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Data> {
         if let Ok(bytes) = object.cast::<PyBytes>() {
             return Ok(Data::Bytes(bytes.to_owned().into()));
@@ -78,7 +78,7 @@ impl<'py> FromPyObject<'_, 'py> for Data {
         if buffer.is_c_contiguous() && buffer.len_bytes() > 0 {
             // SAFETY: the exporter neither frees nor moves the bytes while the buffer is held, and they are
             // contiguous. The interpreter lock is held until the copy is done. Threads that change the bytes
-            // without the lock cause a mix of old and new, as with a write to a file.
+            // without the lock cause a mix, as with a write to a file.
             let bytes =
                 unsafe { std::slice::from_raw_parts(buffer.buf_ptr().cast::<u8>(), buffer.len_bytes()) };
             return Ok(Data::Copy(bytes.to_vec()));
@@ -102,9 +102,9 @@ impl Room {
         if self.0.len_bytes() == 0 {
             return &mut [];
         }
-        // SAFETY: the exporter neither frees nor moves the bytes while the buffer is held; they are
-        // contiguous and writable (see `extract`). Concurrent readers see a mix of old and new, as with
-        // `readinto` of a file.
+        // SAFETY: the bytes are contiguous and writable (see `extract`). The exporter neither frees nor moves
+        // them while the buffer is held. Concurrent readers see a mix of old and new, as with `readinto` of a
+        // file.
         unsafe { std::slice::from_raw_parts_mut(self.0.buf_ptr().cast(), self.0.len_bytes()) }
     }
 }

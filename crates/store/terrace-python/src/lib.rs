@@ -4,10 +4,9 @@
 //! is their base: each method is one call of the store. It releases the interpreter lock while the store
 //! works, and turns errors into exceptions.
 //!
-//! **Copies.** A get fills the memory of the `bytes` object that it returns, or of the caller's buffer
-//! (`readinto`): one copy, from the cache to Python. Rejected: views that map the frames themselves. Frames
-//! are scattered pages, so a view needs one mapping per frame, which costs more than the copy; and viewed
-//! frames could not be evicted.
+//! **Copies.** A get copies once, from the cache into its `bytes` object or the caller's buffer (`readinto`).
+//! Rejected: views that map the frames themselves. Frames are scattered pages: a view needs one mapping per
+//! frame, which costs more than the copy. Viewed frames could not be evicted.
 //!
 //! | files | job |
 //! |---|---|

@@ -1,8 +1,8 @@
 //! An open store, shared by its Python objects.
 //!
 //! Calls hold a read lock while the store works. A close takes the write lock: it waits for running calls,
-//! then drops store and buckets, even if Python objects are still alive. Memory and files are then free for
-//! the next open.
+//! then drops store and buckets despite live Python objects. Memory and files are then free for the next
+//! open.
 //!
 //! **Fork.** A forked process has the store's memory, but none of its threads, and its locks in an unknown
 //! state. It must not touch them: calls are refused, and objects are leaked silently.

@@ -43,8 +43,8 @@ impl Bucket {
         self.state.bytes()
     }
 
-    /// Makes an empty bucket scratch: its blobs are neither logged nor synced, and are gone when the store is
-    /// opened again. Under memory pressure they still move to the heap file.
+    /// Makes an empty bucket scratch: its blobs are neither logged nor synced, and the next open drops them.
+    /// Under memory pressure they still move to the heap file.
     ///
     /// # Errors
     /// The bucket has blobs, or was removed; the store is full.
@@ -211,8 +211,8 @@ impl Bucket {
         put::describe(&self.owner.state, &self.state, key, expect, |blob| blob.meta = meta)
     }
 
-    /// Sets how much it is worth to keep the blob in memory, from 0 to 1 (0.5 for a new one). Returns false
-    /// if it does not exist.
+    /// Sets the worth of keeping the blob in memory, from 0 to 1 (0.5 for a new one). Returns false if it
+    /// does not exist.
     ///
     /// # Errors
     /// As [`Bucket::put`].
@@ -325,9 +325,9 @@ impl Bucket {
         remove::clear(&self.owner.state, &self.state, false).map(drop)
     }
 
-    /// Scans keys in an order that is fixed for the life of the store. Returns at least `count` keys from the
-    /// cursor `from` (0: the start), while there are as many, and the next cursor (0: the end). A key present
-    /// during the whole scan comes at least once.
+    /// Scans keys in an order that is fixed for the life of the store. Returns keys from the cursor `from`
+    /// (0: the start) on, and the next cursor (0: the end). There are at least `count` keys, if as many
+    /// exist. A key present during the whole scan comes at least once.
     pub fn scan(&self, from: u64, count: usize) -> (Vec<Box<[u8]>>, u64) {
         if self.owner.state.process.is_forked() {
             return (Vec::new(), 0);

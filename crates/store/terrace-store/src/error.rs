@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// The result of an operation of a store.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A failed operation of a store. It changed nothing, unless its docs say otherwise.
+/// A failed operation of a store. It changed nothing, unless its docs state a change.
 #[derive(Debug)]
 pub enum Error {
     /// No room for the change: the disk, or the store's own maximum. Earlier content stays.

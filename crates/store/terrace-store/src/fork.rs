@@ -9,7 +9,6 @@ use std::sync::{Mutex, PoisonError};
 /// Size of the page that a fork finds zeroed.
 const PAGE: usize = 4096;
 
-/// The process that opened a store.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Process {
     page: &'static AtomicU64,
@@ -35,7 +34,6 @@ impl Process {
         Ok(Process { page, number: page.load(Ordering::Relaxed) })
     }
 
-    /// Whether the current process is a fork of this one.
     pub(crate) fn is_forked(&self) -> bool {
         self.page.load(Ordering::Relaxed) != self.number
     }

@@ -29,7 +29,6 @@ thread_local! {
     static GATHERED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The heap of an open store.
 #[derive(Debug)]
 pub(crate) struct Heap {
     engine: Arc<Engine>,

@@ -2,15 +2,15 @@
 //! processes, but not a power cut.
 //!
 //! The engine's cache is memory that dies with the last process that maps it. The log reaches its file before
-//! a change is acknowledged; the journal gets the heap bytes that the log's records name, before those
-//! records. A start after a kill writes the journal's bytes into the heap again, then reads the log.
+//! a change is acknowledged. The heap bytes that its records name reach the journal first. A start after a
+//! kill writes the journal's bytes into the heap again, then reads the log.
 //!
 //! - **Two files take turns.** Each sync begins with a new turn. The bytes of the turn before are in the heap
 //!   already, and the sync makes them durable. The next sync overwrites the file of that turn.
 //! - **A turn names a record**, the last one that its sync marks. If the log has later marks, a start ignores
-//!   the turn: its bytes are durable, and their room may belong to another blob. So remains of a journal are
-//!   harmless after a power cut, and a journal needs no sync.
-//! - **A sync instead.** If the journal has no room (a full disk, a large blob), a sync comes before the
+//!   the turn. Its bytes are durable, and their room may be reused. So remains of a journal are harmless
+//!   after a power cut, and a journal needs no sync.
+//! - **A sync instead.** If the journal has no room (full disk, large blob), a sync precedes the
 //!   acknowledgement.
 //!
 //! ```text
@@ -50,7 +50,6 @@ pub(crate) fn paths(dir: &Path, name: &str) -> [PathBuf; 2] {
     [0, 1].map(|n| dir.join(format!(".{name}.journal{n}")))
 }
 
-/// The journal of an open store.
 #[derive(Debug)]
 pub(crate) struct Journal {
     io: Arc<dyn Io>,

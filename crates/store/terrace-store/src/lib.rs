@@ -1,10 +1,9 @@
 //! A store: buckets of blobs on the cache engine. It runs in the program itself or in the key-value server.
 //!
 //! A store is two hidden files of a directory, and two more for its journal while it is open. `.NAME.heap`
-//! holds the bytes of blobs. It is an object of the engine, so DRAM, the compressed tier, the device tier,
-//! writeback and the memory limit are the engine's. `.NAME.names` is the record log: one record for each
-//! change of a bucket or blob (Sheehy, Smith: Bitcask, 2010). A start reads the log once, past the cache, and
-//! rebuilds the index from it.
+//! holds the bytes of blobs. It is an object of the engine, with the engine's tiers, writeback and memory
+//! limit. `.NAME.names` is the record log: one record for each change of a bucket or blob (Sheehy, Smith:
+//! Bitcask, 2010). A start reads the log once, past the cache, and rebuilds the index from it.
 //!
 //! Modules from the top down. No file imports one above it.
 //!

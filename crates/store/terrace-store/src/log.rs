@@ -1,4 +1,4 @@
-//! The record log: records are appended to the tail in the segment, which is written to the file in large
+//! The record log: records are appended to the tail in the segment. The tail goes to the file in large
 //! pieces.
 //!
 //! Two locks: the end's, to append; the file's, to write the tail out. The end's is taken first. After a
@@ -47,7 +47,6 @@ pub(crate) enum Room {
     Own,
 }
 
-/// The log of an open store.
 #[derive(Debug)]
 pub(crate) struct Log {
     path: PathBuf,
@@ -354,7 +353,7 @@ impl Frozen<'_> {
         Ok(Position { at: self.log.tail.committed(), number: self.end.next })
     }
 
-    /// Switches the log to a new file, which has all records of the old one and is durable under its name.
+    /// Switches the log to a new file, which is durable under its name and has all earlier records.
     pub(crate) fn switch(mut self, written: Written) {
         let Written { file, header, end } = written;
         let mut current = self.log.file.lock();
@@ -381,7 +380,6 @@ pub(crate) struct Writer<'a> {
 const GATHERED: usize = 1 << 20;
 
 impl<'a> Writer<'a> {
-    /// A writer into the empty `file`.
     pub(crate) fn new(io: &'a dyn Io, path: &'a Path, file: File, header: Header) -> Writer<'a> {
         let end = Position { at: HEADER as u64, number: header.first };
         let mut buffer = Vec::with_capacity(GATHERED + record::BODY_MAX);
@@ -402,7 +400,6 @@ impl<'a> Writer<'a> {
         if self.buffer.len() >= GATHERED { self.write() } else { Ok(()) }
     }
 
-    /// Number of the next record.
     pub(crate) fn next_number(&self) -> u64 {
         self.written.end.number
     }

@@ -9,11 +9,11 @@ use terrace_engine::{EngineConfig, IoKind};
 pub enum SyncPolicy {
     /// Each change, before its call returns. Concurrent callers share a sync (group commit).
     Always,
-    /// A thread syncs at this interval. A call returns once the kernel holds its change: a kill of all
-    /// processes loses nothing, a power cut loses the changes since the last sync.
+    /// A thread syncs at this interval. A call returns once the kernel holds its change. A kill of all
+    /// processes loses nothing, a power cut the changes since the last sync.
     Every(Duration),
-    /// Like `Every`, but synced only by [`crate::Store::sync`], at close, after many changes, or when the
-    /// room of overwritten blobs is needed.
+    /// Like `Every`, but syncs come only with [`crate::Store::sync`], at close, after many changes, or for
+    /// the room of overwritten blobs.
     Never,
 }
 
@@ -35,8 +35,8 @@ pub struct StoreOptions {
     /// for it.
     pub warm: bool,
     /// The engine's configuration. Its `memory_bytes` is replaced by the one above. Its I/O is blocking by
-    /// default: once a killed process has been waited for, none of its I/O is in flight. The next process may
-    /// then open the store over the same segment.
+    /// default: once a killed process has ended, none of its I/O is in flight. The next process may then open
+    /// the store over the same segment.
     pub engine: EngineConfig,
 }
 

@@ -146,11 +146,9 @@ impl Blob {
     pub(crate) fn set_score(&mut self, score: u8) {
         self.place = self.place & !(0xff << START_BITS) | u64::from(score) << START_BITS;
     }
-    /// Whether a flag is set.
     pub(crate) fn has(&self, flag: u64) -> bool {
         self.place & flag != 0
     }
-    /// Sets or clears a flag.
     pub(crate) fn set(&mut self, flag: u64, on: bool) {
         self.place = if on { self.place | flag } else { self.place & !flag };
     }
@@ -178,9 +176,7 @@ pub(crate) enum Record<'a> {
         blob: Blob,
         key: &'a [u8],
     },
-    /// A blob is removed.
     Remove {
-        /// Number of its bucket.
         bucket: u64,
         key: &'a [u8],
     },
@@ -201,7 +197,6 @@ pub(crate) enum Record<'a> {
     },
     /// A blob gets a tag, or loses it.
     Tag {
-        /// Number of its bucket.
         bucket: u64,
         /// The tag is the bucket's, not a blob's.
         whole: bool,
@@ -210,7 +205,6 @@ pub(crate) enum Record<'a> {
         tag: &'a [u8],
         key: &'a [u8],
     },
-    /// A trait of a bucket.
     Trait {
         bucket: u64,
         /// Kind of trait, for instance [`TRAIT_SCRATCH`].

@@ -1,10 +1,10 @@
-//! Scans through unordered names, piece by piece. The place of a name is a number derived from its hash, and
-//! each piece has the names with the next lowest places.
+//! Scans through unordered names, piece by piece. The place of a name is a number from its hash. Each piece
+//! has the names with the next lowest places.
 //!
 //! Finding the ten lowest of a million names needs a pass over all of them. So one pass collects an eighth of
 //! the names. The first of them are the current piece; the *rest* is kept for later pieces. A rest lacks
-//! names added later: a scan under way may miss them, but a new scan must not, so it drops the rests of these
-//! names. A rest may have names that were removed later, so the caller looks up each name.
+//! names added later. A scan under way may miss them. A new scan must not, so it drops these rests. A rest
+//! may have names that were removed later, so the caller looks up each name.
 
 use crate::allocated::allocated;
 use std::ops::RangeInclusive;

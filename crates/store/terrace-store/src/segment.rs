@@ -6,7 +6,7 @@ use std::sync::Arc;
 use terrace_engine::SegmentHandles;
 
 /// The memory of a store: frames, page index, tail of the record log. A parent creates it before it forks,
-/// and each child opens the store over it. It keeps everything that a killed child had acknowledged.
+/// and each child opens the store over it. The memory keeps everything that a killed child had acknowledged.
 #[derive(Debug, Clone)]
 pub struct Segment(pub(crate) Arc<SegmentHandles>);
 

@@ -65,7 +65,6 @@ pub(crate) struct Durable {
     failure: Mutex<Option<SyncFailure>>,
 }
 
-/// The last sync has failed.
 #[derive(Debug, Clone)]
 pub(crate) struct SyncFailure {
     pub why: String,
@@ -74,7 +73,6 @@ pub(crate) struct SyncFailure {
 }
 
 impl Durable {
-    /// Records the result of a sync.
     pub(crate) fn note(&self, result: &Result<()>) {
         let failure = result.as_ref().err().map(|e| SyncFailure { why: e.to_string(), is_full: e.is_full() });
         let fails = failure.is_some();
@@ -85,7 +83,6 @@ impl Durable {
         }
     }
 
-    /// The failure of the last sync.
     pub(crate) fn failure(&self) -> Option<SyncFailure> {
         if self.fails.load(Ordering::Relaxed) { self.failure.lock().clone() } else { None }
     }
@@ -203,7 +200,6 @@ impl StoreState {
         }
     }
 
-    /// Returns a number for an unlogged change.
     pub(crate) fn take_unlogged(&self) -> u64 {
         self.unlogged.fetch_add(1, Ordering::Relaxed)
     }

@@ -136,8 +136,8 @@ impl Store {
         buckets::remove_bucket(&self.0.state, name)
     }
 
-    /// Holders of a tag: names of buckets, each with the key of a blob, or without a key if the bucket itself
-    /// has the tag. Unordered.
+    /// Holders of a tag: names of buckets, each with a blob's key, or without one for the bucket's own tag.
+    /// Unordered.
     pub fn tagged(&self, tag: &str) -> Vec<(String, Option<Box<[u8]>>)> {
         if self.0.state.process.is_forked() {
             return Vec::new();

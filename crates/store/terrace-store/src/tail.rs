@@ -1,5 +1,5 @@
-//! The tail of the record log, in the segment's user region. An append is a short copy, and the tail survives
-//! a kill of the process if another process holds the segment.
+//! The tail of the record log, in the segment's user region. An append is a short copy. The tail survives a
+//! kill of the process if another process holds the segment.
 //!
 //! Positions are offsets in the log file; the byte at position `p` is at `p % RING`. Bytes below `flushed`
 //! are in the file; bytes from there to `committed` are only here. Each of two places describes the tail of
@@ -22,7 +22,6 @@ const MAGIC: u64 = u64::from_le_bytes(*b"TERRTAIL");
 struct Shared {
     /// Set while a store is open over the segment.
     magic: AtomicU64,
-    /// Identity of the store.
     store: AtomicU64,
     /// Set once an engine has run over the segment: its pages may be taken over.
     used: AtomicU64,
@@ -40,7 +39,6 @@ struct Place {
 
 const _: () = assert!(size_of::<Shared>() <= RING_AT);
 
-/// The tail of one store.
 #[derive(Debug)]
 pub(crate) struct Tail {
     /// Keeps the mapping alive.
@@ -141,7 +139,7 @@ impl Tail {
         let end = at + bytes.len() as u64;
         self.place().committed.store(end, Ordering::Release);
         // Prefetches the place of the next record. No cache holds it after a turn of the ring, and the lock's
-        // release would wait for the stores to complete.
+        // release would wait for the stores.
         terrace_engine::prefetch(self.ring((end % RING) as usize), AHEAD);
     }
 
@@ -163,8 +161,7 @@ impl Tail {
     }
 }
 
-/// Splits `len` bytes from position `at` at the end of the ring: at most two pairs of ring offset and range
-/// of the bytes.
+/// Splits `len` bytes from position `at` at the ring's end: at most two pairs of ring offset and byte range.
 fn pieces(at: u64, len: usize) -> impl Iterator<Item = (usize, std::ops::Range<usize>)> {
     let place = (at % RING) as usize;
     let first = len.min(RING as usize - place);

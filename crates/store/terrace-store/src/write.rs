@@ -5,7 +5,6 @@ use std::io;
 use std::os::fd::AsRawFd;
 use terrace_engine::io::{Io, IoVec};
 
-/// Writes `bytes` at `at`.
 pub(crate) fn write_all(io: &dyn Io, file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
     write_parts(io, file, at, &[bytes])
 }

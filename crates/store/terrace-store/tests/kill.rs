@@ -1,8 +1,8 @@
 //! kill -9 under load: a process that uses a store is killed repeatedly. All acknowledged puts survive.
 //!
-//! The program forks, so it has one thread and no test harness. Three cases: the parent holds the segment; no
-//! process holds it, with a sync for each put or each second; the bucket persists, and after an open and a
-//! sync its files equal its blobs.
+//! The program forks, so it has one thread and no test harness. Three cases. The parent holds the segment. No
+//! process holds it, with a sync for each put or each second. The bucket persists: after an open and a sync,
+//! its files equal its blobs.
 
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -53,7 +53,7 @@ fn value(number: u64) -> Vec<u8> {
 /// Runs `f` in a child. Returns its process id, and a pipe with its output.
 fn child(f: impl FnOnce(&mut std::fs::File)) -> (rustix::process::Pid, OwnedFd) {
     let (reads, writes) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
-    // SAFETY: this process has one thread, or also those of a store, which the child does not use.
+    // SAFETY: this process has one thread, or those of a store too, which the child does not use.
     match unsafe { libc::fork() } {
         0 => {
             drop(reads);
@@ -211,8 +211,8 @@ fn main() {
     let alone = place(synced, SyncPolicy::Always, None);
     let second = SyncPolicy::Every(Duration::from_secs(1));
     rounds("the parent holds the segment", &place(held, SyncPolicy::Never, Some(&segments[0])), n, &mut rng);
-    rounds("nobody holds it, each put is synced", &alone, n, &mut rng);
-    rounds("nobody holds it, a sync a second", &place(unsynced, second, None), n, &mut rng);
+    rounds("no process holds it, each put is synced", &alone, n, &mut rng);
+    rounds("no process holds it, a sync a second", &place(unsynced, second, None), n, &mut rng);
     let often = SyncPolicy::Every(Duration::from_millis(5));
     let persisting = place(persisting, often, Some(&segments[1]));
     let persisting = Place { files: Some(files.join("b")), ..persisting };

@@ -130,8 +130,7 @@ pub(super) fn resolve(devices: &mut [Device], beside: &Path) {
     }
 }
 
-/// `PATH[:SIZE]`: the text after the last colon is the size if it parses as one, and part of the path
-/// otherwise.
+/// `PATH[:SIZE]`: the text after the last colon is the size if it parses, or else part of the path.
 pub(crate) fn split(text: &OsStr) -> (PathBuf, Option<Size>) {
     let bytes = text.as_bytes();
     let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));

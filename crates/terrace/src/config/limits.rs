@@ -54,7 +54,6 @@ pub(super) fn parse_numa(name: &str, text: &str) -> Result<NumaMode> {
     }
 }
 
-/// Parses the passthrough mode.
 pub(super) fn parse_passthrough(name: &str, text: &str) -> Result<Passthrough> {
     match text {
         "auto" => Ok(Passthrough::Auto),

@@ -8,7 +8,6 @@ use crate::cli::Tuning;
 use crate::error::{Failure, Result, reason};
 
 impl Config {
-    /// Loads the configuration of this invocation.
     pub(crate) fn load(tuning: &Tuning) -> Result<Config> {
         Config::load_with(tuning, &|name| std::env::var(name).ok().filter(|v| !v.is_empty()))
     }
@@ -76,8 +75,8 @@ impl Config {
         Ok(config)
     }
 
-    /// Looks up the cost of the source's device and of the tiers' devices in the file of `tier.probe`, if
-    /// there is one.
+    /// Looks up the costs of the source's and the tiers' devices in the file of `tier.probe`, if there is
+    /// one.
     pub(crate) fn look_up_device(&mut self, src: &Path) -> Result<()> {
         if self.tier.probe.as_os_str().is_empty() {
             return Ok(());

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
 
-/// The file to read. A file named by flag or environment is returned even if it does not exist, so that this
-/// becomes an error. Otherwise the first existing default.
+/// The file to read. A file named by flag or environment is returned even if it does not exist: this becomes
+/// an error. Otherwise the first existing default.
 pub(super) fn file(flag: Option<&Path>, env: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
     flag.map(Path::to_owned)
         .or_else(|| env("TERRACE_CONFIG").map(PathBuf::from))

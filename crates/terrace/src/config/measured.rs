@@ -13,7 +13,7 @@ const MIB: f64 = 1048576.0;
 const CURE: &str =
     "write get_latency_us and put_mib_s below [device.\"DIRECTORY\"]; docs/operation.md has an example";
 
-/// Mean time of a 4 KiB read of the device that holds `src`; none if the file has no measurement of it.
+/// Mean time of a 4 KiB read of the device that holds `src`; none without a measurement of it.
 pub(super) fn miss(file: &Path, src: &Path) -> Result<Option<Duration>> {
     speed(file, src).map(|found| found.map(|speed| speed.read))
 }

@@ -11,7 +11,6 @@ use crate::size::{GIB, Size};
 /// Text form of the automatic limit.
 const AUTO: &str = "auto";
 
-/// The limit on all memory of terrace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemoryLimit {
     /// Memory that the machine and the control group can spare, as far as it saves time.

@@ -7,7 +7,7 @@ use std::path::Path;
 const DOCUMENTED: &str = include_str!("../../../../docs/terrace.toml");
 
 /// docs/terrace.toml with its commented keys switched on: a key is `#key = value`, prose is `# text`. Lists
-/// of tables are empty by default; their example (`#[[table]]`, up to the next line without a key) is left
+/// of tables are empty by default. Their example (`#[[table]]`, up to the next line without a key) is left
 /// out.
 fn uncommented() -> String {
     let mut in_example = false;

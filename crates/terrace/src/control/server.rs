@@ -24,7 +24,6 @@ pub(crate) trait Answer: Sync {
     fn record(&self) -> Result<Box<dyn Record>, CommandError>;
 }
 
-/// A recording that has begun.
 pub(crate) trait Record {
     /// Writes the capture until `ended`, and returns the summary.
     fn run(self: Box<Self>, out: &mut dyn Write, ended: &mut dyn FnMut() -> bool) -> io::Result<Summary>;

@@ -13,7 +13,6 @@ use super::leases;
 use super::mount_path::{self, MountPath};
 use crate::handover::Shared;
 
-/// The front of the cache.
 pub(super) enum Front {
     /// A mount: requests of the kernel.
     Mount(MountPath),

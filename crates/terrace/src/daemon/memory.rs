@@ -1,9 +1,8 @@
 //! Keeps the cache within the memory of the machine and its control groups. It reads their use, applies the
 //! rule ([`terrace_policy::memory`]), and sets the engine's ceiling.
 //!
-//! A cache that is too large gets terraced killed: the kernel kills the largest process of the group. The
-//! frames stay allocated in the memory file that the supervisor holds, so the next terraced finds as little
-//! room.
+//! If the cache is too large, the kernel kills terraced, the largest process of the group. The frames stay
+//! allocated in the memory file that the supervisor holds, so the next terraced finds as little room.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -101,7 +100,7 @@ impl Guard {
         if self.shortage.is_now() || ours > ceiling {
             // The rest is for tables and metadata.
             let given = memory.give_back(ceiling / 16 * 15);
-            tracing::warn!("{} given back, to stay below {}", human(given), human(ceiling));
+            tracing::warn!("the cache gives back {} to stay below {}", human(given), human(ceiling));
         }
         // The old use does not predict that of this terraced.
         self.sizer = Sizer::new(self.sizer.rule());

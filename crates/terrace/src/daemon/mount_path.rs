@@ -16,7 +16,6 @@ use crate::config::{Config, Durable};
 use crate::doctor::kernel;
 use crate::handover::Shared;
 
-/// The mount path: the namespace, and the connection to the kernel.
 pub(super) struct MountPath {
     namespace: ManuallyDrop<Arc<Namespace<Engine>>>,
     fuse: OwnedFd,
@@ -27,7 +26,7 @@ pub(super) struct MountPath {
 
 /// Creates the namespace over the source, or takes over that of a dead terraced.
 ///
-/// On an error, namespace and engine are not dropped: their descriptors stay open in the shared table, where
+/// On an error, namespace and engine are not dropped. Their descriptors stay open in the shared table, where
 /// the next terraced finds them by the records.
 pub(super) fn connect(
     shared: &Shared,

@@ -2,7 +2,7 @@
 //! files, rings.
 //!
 //! They stay open in the table shared with the supervisor. The new terraced lists them before it opens or
-//! closes any descriptor, and closes them after it has taken over those that it needs.
+//! closes any descriptor. It closes them once it has taken over the named descriptors.
 
 use std::collections::HashSet;
 use std::io;
@@ -29,7 +29,7 @@ pub(super) struct OrphanFds {
 
 impl OrphanFds {
     /// All open descriptors except the supervisor's and those that a durable table names. Call this before
-    /// the tables are taken over: that closes descriptors, and new files of this terraced may soon reuse
+    /// the tables are taken over. The takeover closes descriptors, and new files of this terraced may reuse
     /// their numbers.
     pub(super) fn find(shared: &Shared) -> io::Result<OrphanFds> {
         let named = descriptors_named(shared)?;
@@ -40,12 +40,11 @@ impl OrphanFds {
         Ok(OrphanFds { found, named })
     }
 
-    /// Descriptors that this terraced takes over.
     pub(super) fn named(&self) -> &HashSet<RawFd> {
         &self.named
     }
 
-    /// Waits for the writes that the dead terraced began: they still read its frames, and must not reach the
+    /// Waits for the writes that the dead terraced began. They still read its frames, and must not reach the
     /// source after newer ones. The wait is as long as the source needs. Then closes the rings.
     ///
     /// # Errors

@@ -44,7 +44,7 @@ pub(super) fn note(engine: &Engine, shared: &Shared) {
     let _ = data_loss::record(&shared.instance, &now(engine, &root(shared)));
 }
 
-/// The source's path, as the kernel shows it for a descriptor; the engine gets the paths of files in the same
+/// The source's path, as the kernel shows it for a descriptor. The engine gets the paths of files in the same
 /// way. It may differ from the path given by the user: for `run`, the descriptor belongs to another mount
 /// namespace.
 pub(super) fn root(shared: &Shared) -> PathBuf {

@@ -26,7 +26,6 @@ pub(super) struct Recording {
     root: PathBuf,
 }
 
-/// Counts an access by its kind.
 fn count(summary: &mut Summary, kind: Kind) {
     let Summary { preload, fuse, accesses, .. } = summary;
     *accesses += 1;

@@ -1,5 +1,5 @@
-//! After a power cut: writes undestaged pages (synced by programs, and only on a tier) to their files before
-//! these are served.
+//! After a power cut: writes undestaged pages to their files before these are served. Programs have synced
+//! these pages, and only a tier has them.
 
 use std::collections::{HashMap, HashSet};
 use std::io;

@@ -1,16 +1,15 @@
-//! Descriptors that a serving terraced keeps free, so that the next one can recover.
+//! Descriptors that a serving terraced keeps free for the recovery of the next one.
 //!
 //! The descriptor table belongs to the supervisor too, and outlives terraced. If it were full at a crash, the
 //! next terraced could not even list it. But the limit belongs to a process, not to the table. So terraced
-//! lowers its own limit once it serves; the supervisor and the next terraced have the limit that the
-//! supervisor set.
+//! lowers its own limit once it serves. The supervisor and the next terraced have the supervisor's limit.
 
 use std::io;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// A recovery opens the listing of the table, six rings, a connection, the source's root, and some files of
-/// /proc and control groups. A daemon that dies during recovery leaves them open for the next one.
+/// A recovery opens the table's listing, six rings, a connection, the source's root, and files of /proc and
+/// control groups. A daemon that dies during recovery leaves them open for the next one.
 const DESCRIPTORS: u64 = 64;
 
 /// Number of descriptors kept free.

@@ -96,9 +96,9 @@ impl Stopper {
         Ok(stopped)
     }
 
-    /// Releases the claim on the source, if the mount is gone everywhere, all is written, and no program has
-    /// a file open for writing. To programs that still read, later changes look like changes made beside a
-    /// mount. Their own changes are refused.
+    /// Releases the claim on the source, if the mount is gone everywhere and all is written. No program may
+    /// have a file open for writing. To programs that still read, later changes look like changes made beside
+    /// a mount. Their own changes are refused.
     pub(super) fn release(&self) -> Result<ReleaseReply, CommandError> {
         let mounted = self.leases.is_some() || mounts::layer(&self.mnt, self.mount_dev) != Layer::Gone;
         if mounted {
@@ -167,11 +167,11 @@ impl Stopper {
         written
     }
 
-    /// SIGTERM stops lazily: the sender asked for the end, and waits for no answer.
+    /// SIGTERM stops lazily: the sender requests the end, and waits for no answer.
     pub(super) fn obey_signals(&self) {
         let signals = match sys::signal_fd(&[libc::SIGTERM]) {
             Ok(signals) => signals,
-            Err(err) => return tracing::error!("signals: {err}"),
+            Err(err) => return tracing::error!("cannot wait for signals: {err}"),
         };
         loop {
             let mut fds = [rustix::event::PollFd::new(&signals, rustix::event::PollFlags::IN)];
@@ -182,8 +182,8 @@ impl Stopper {
         }
     }
 
-    /// Stops the instance. Unwritable data keep a mount alive, with the reason in the log: the user can make
-    /// room and stop it again. The private mount of a finished command is out of the user's reach: it ends
+    /// Stops the instance. Unwritable data keep a mount alive, and the log has the reason. The user can make
+    /// room and stop it again. The private mount of a finished command is out of the user's reach. It ends
     /// after a while, and its unwritten data are lost.
     fn obey(&self) {
         for tried in 1.. {

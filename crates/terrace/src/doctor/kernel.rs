@@ -134,7 +134,6 @@ pub(crate) fn io_uring() -> Check {
     }
 }
 
-/// Huge pages for the frames.
 pub(crate) fn huge_pages() -> Check {
     const SHMEM: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
     match sys::try_huge_page() {

@@ -44,7 +44,6 @@ fn unreadable(why: &str) -> Check {
     Check::bad("control groups", State::Limited, why, cost, cure)
 }
 
-/// Memory of the machine.
 pub(super) fn memory() -> Check {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     match (bytes(&text, "MemTotal"), bytes(&text, "MemAvailable")) {

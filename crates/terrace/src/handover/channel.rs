@@ -1,9 +1,9 @@
 //! Messages from the supervisor to the command that started it, and from `run` to its supervisor: lines over
 //! a socket.
 //!
-//! Supervisor to command: `warning LINE` (a requested feature is missing; before `ready`), `ready`, `failed
-//! LINE` (nothing is mounted), `gone LINE` (the instance ended without being stopped), `done` (it ended in
-//! order). Command to supervisor: `pid N`, the wrapped command. End of file means that the other side died.
+//! Supervisor to command: `warning LINE` (before `ready`: a requested feature is missing), `ready`, `failed
+//! LINE` (nothing is mounted), `gone LINE` (an end without a stop), `done` (an orderly end). Command to
+//! supervisor: `pid N`, the wrapped command. End of file means that the other side died.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -28,14 +28,13 @@ pub(crate) enum Event {
     Done,
     /// From terraced to its supervisor only: the id of its working thread.
     Thread(i32),
-    /// From terraced to its supervisor only: processes that the kernel has killed for lack of memory, in its
-    /// control group and on the machine.
+    /// From terraced to its supervisor only: the kernel's kills for lack of memory, in its group and on the
+    /// machine.
     Kills(u64, u64),
     /// From the supervisor to its aborter: terraced's process id, and the id of that thread.
     ThreadOf(i32, i32),
 }
 
-/// One end of the channel.
 #[derive(Debug)]
 pub(crate) struct Channel {
     stream: UnixStream,

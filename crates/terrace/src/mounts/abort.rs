@@ -15,7 +15,7 @@ const NO_ABORT: &str = "TERRACE_TEST_NO_ABORT";
 
 /// The kernel's file that aborts one connection.
 ///
-/// It stays bound to its connection: if that is gone and its number is reused, a write has no effect.
+/// It stays bound to its connection: after a reuse of the connection's number, a write has no effect.
 #[derive(Debug)]
 pub(crate) struct Abort(OwnedFd);
 

@@ -19,7 +19,7 @@ pub(crate) fn is_root_outside() -> bool {
     rustix::process::geteuid().is_root() && std::fs::read_to_string("/proc/self/uid_map").is_ok_and(maps_all)
 }
 
-/// Moves this process into a mount namespace of its own: no other process sees its mounts, and mounts made
+/// Moves this process into a mount namespace of its own. No other process sees its mounts, and mounts made
 /// outside still appear in it.
 ///
 /// In the user namespace, user and group ids stay the same for the command. Files of all other users appear

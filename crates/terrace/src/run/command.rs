@@ -23,7 +23,6 @@ const SIGNALS: &[SignalNumber] =
 /// How the command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// With this status.
     Exited(u8),
     Killed(SignalNumber),
 }

@@ -1,8 +1,8 @@
 //! `--except DIR`: directories below the served one that terrace does not serve.
 //!
-//! A copy of the source's mount is made before terrace covers it, and then attached over the same directory
-//! in terrace's mount. All this happens in the run's private mount namespace. After any crash, the copies end
-//! with the last process of that namespace.
+//! terrace copies the source's mount before covering it, and attaches the copy over the same directory in its
+//! mount. All this happens in the run's private mount namespace. After any crash, the copies end with the
+//! last process of that namespace.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};

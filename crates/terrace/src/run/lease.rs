@@ -19,8 +19,8 @@ use crate::sys;
 /// XFS, Btrfs, F2FS. Not tmpfs, where a store to a mapping changes no time.
 const LOCAL: [u64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
 
-/// Chooses leases, unless an option needs a mount: all accesses through terrace, a tier on a device, staged
-/// files, a schedule.
+/// Chooses leases, unless an option needs a mount: all accesses through terrace, a tier on a device, staging,
+/// a schedule.
 pub(super) fn choose(args: &cli::Run, config: &Config, place: &Place) -> By {
     let wants_mount = args.mount
         || args.no_preload

@@ -72,7 +72,7 @@ pub(super) fn for_program(
     variables.into_iter().map(kept).collect()
 }
 
-/// ld.so splits LD_PRELOAD at spaces and colons: a library with such a path gets a symbolic link in the
+/// ld.so splits LD_PRELOAD at spaces and colons. A library with such a path gets a symbolic link in the
 /// instance's directory.
 fn loadable(library: &Path, instance: &Instance) -> PathBuf {
     if !library.as_os_str().as_bytes().iter().any(|byte| b" :\t\n".contains(byte)) {

@@ -1,14 +1,12 @@
 //! The aborter: a process that ends the FUSE connection when supervisor and terraced are dead.
 //!
 //! Usually the kernel ends the connection when the last descriptor of /dev/fuse is closed. But a thread of a
-//! dead terraced may hang in the kernel (`stuck.rs`): it waits for a page or directory lock of a program, and
-//! a request of that program waits for a terraced that will not come. The thread keeps the descriptor table
-//! alive, and with it the connection. Programs that wait for answers would then wait for ever, and could not
-//! be killed.
+//! dead terraced may hang in the kernel (`stuck.rs`). It waits for a page or directory lock of a program. A
+//! request of that program waits for the dead terraced. The thread keeps the descriptor table alive, and with
+//! it the connection. Programs that wait for answers would then wait for ever, and could not be killed.
 //!
-//! The aborter shares no descriptors with the others and accesses no mount, so it cannot hang with them.
-//! Supervisor and terraced do not depend on it. It is not a child of the supervisor: terraced is the
-//! only one.
+//! The aborter shares no descriptors and accesses no mount, so it cannot hang with the others. Supervisor and
+//! terraced do not depend on it. The aborter is no child of the supervisor: terraced is the only one.
 //!
 //! ```text
 //!   supervisor: "thread PID TID" at each start of terraced ──► the aborter
@@ -28,7 +26,7 @@ use crate::handover::channel::{self, Channel, Event, Poll};
 use crate::mounts::abort::Abort;
 use crate::sys::{self, Side};
 
-/// Not `terrace`, so that a kill of all processes of that name spares it.
+/// Another name than `terrace`: a kill of all processes of that name spares it.
 const NAME: &std::ffi::CStr = c"fuse-aborter";
 
 /// Method of ending the connection.

@@ -5,9 +5,8 @@
 
 use std::time::{Duration, Instant};
 
-/// Give up at this many crashes ...
+/// The supervisor gives up at this many crashes within [`CRASHES_WITHIN`].
 pub(crate) const CRASHES_MAX: usize = 5;
-/// ... within this time.
 pub(crate) const CRASHES_WITHIN: Duration = Duration::from_secs(10);
 
 /// Pause before the next terraced after several kills in a short time.
@@ -32,8 +31,7 @@ pub(crate) enum End {
     Crashed,
     /// Killed from outside.
     Killed,
-    /// Killed before it served, or by the kernel for lack of memory: the next one is likely to be killed as
-    /// well.
+    /// Killed before it served, or by the kernel for lack of memory: the next one will likely be killed too.
     KilledInVain,
 }
 

@@ -5,13 +5,13 @@
 //! answer to a request that was read, even in a killed thread. With the answering threads dead, the wait
 //! never ends; the process stays, and its parent is not notified.
 //!
-//! The same holds for the thread that makes the kernel drop pages (`fuse/late.rs`): it writes to /dev/fuse,
+//! The same holds for the thread that makes the kernel drop pages (`fuse/late.rs`). It writes to /dev/fuse,
 //! and waits for reads that dead threads had taken.
 //!
 //! So the supervisor also watches one thread that never accesses the mount, and dies when killed. If the
 //! other threads do not follow soon, the supervisor inspects them. If all are in calls that write nothing to
-//! the source, the next terraced starts beside them. It makes the kernel send the requests again and answers
-//! them, and the old threads end.
+//! the source, the next terraced starts beside them. The next terraced makes the kernel resend the requests
+//! and answers them, and the old threads end.
 //!
 //! A signal that dumps core (SIGABRT of a panic, SIGSEGV, ...) stops the dying threads. The first one waits
 //! for all others to arrive, even if core dumps are off. So no thread dies while one hangs. Only the flags in
@@ -138,9 +138,9 @@ pub(super) fn rest_of(pid: Pid, source: BorrowedFd<'_>) -> Rest {
 /// [`rest_of`], for a directory of threads. If the source is FUSE as well, a wait for FUSE may be a write to
 /// the source.
 ///
-/// All processes may read `stat`. `syscall` needs the right to trace: it is missing in some containers, and
-/// with Yama's `ptrace_scope` 2 (except for root) or 3. `wchan` and `fd` need fewer rights. Where `syscall`
-/// cannot be read, `wchan` still shows a wait for a FUSE answer.
+/// All processes may read `stat`. `syscall` needs the right to trace, which some containers and Yama's
+/// `ptrace_scope` 2 (except for root) or 3 refuse. `wchan` and `fd` need fewer rights. Where `syscall` cannot
+/// be read, `wchan` still shows a wait for a FUSE answer.
 fn rest_in(tasks: &Path, source_on_fuse: bool) -> Rest {
     let Ok(tasks) = fs::read_dir(tasks) else { return Rest::Ends };
     let (mut waits, mut unknown) = (false, None);

@@ -276,8 +276,8 @@ impl Watch {
     }
 
     /// Waits, and returns the readable sources. Signals come last, so that the last messages of an ended
-    /// terraced are read first. The starter is read only while terraced serves: its message makes the
-    /// supervisor open a descriptor (see the rule in `supervisor.rs`).
+    /// terraced are read first. The starter is read only while terraced serves: its message opens a
+    /// descriptor (see the rule in `supervisor.rs`).
     fn wait(&self) -> Vec<Source> {
         let mut sources = vec![(Source::Terraced, self.from_terraced.as_fd())];
         let dying = self.thread_dead.is_some();
@@ -308,8 +308,8 @@ impl Watch {
         }
     }
 
-    /// Watches terraced's working thread, then sends `go`. terraced keeps the descriptor numbers of the watch
-    /// open: see the rule in `supervisor.rs`.
+    /// Watches terraced's working thread, then sends `go`. By the rule in `supervisor.rs`, terraced keeps the
+    /// watch's descriptor numbers open.
     fn watch_thread(&mut self, child: Pid, id: i32) {
         if let Some(id) = Pid::from_raw(id) {
             self.thread.watch(child, id);
@@ -341,8 +341,7 @@ impl Watch {
         Some(Exit::Crashed { how: format!("was killed{by}, and hangs"), killed })
     }
 
-    /// Logs once that a terraced does not end and cannot be inspected: then the next one cannot be started
-    /// beside it.
+    /// Logs once that a terraced does not end and cannot be inspected: the next one cannot start beside it.
     fn tell_unseen(&mut self, err: &std::io::Error, since: Duration) {
         if since >= UNSEEN_AFTER && !std::mem::replace(&mut self.unseen_told, true) {
             tracing::error!(
@@ -500,7 +499,7 @@ impl Watch {
             version: env!("CARGO_PKG_VERSION").to_owned(),
         };
         if let Err(err) = instance.write_info(&info) {
-            tracing::error!("info.json: {err}");
+            tracing::error!("cannot write info.json: {err}");
         }
     }
 }

@@ -69,8 +69,8 @@ impl Live {
         self.off.lock().iter().map(Off::row).collect()
     }
 
-    /// Starts a thread that adds stores which failed at the start, once they can be reached. It ends when
-    /// none is left.
+    /// Starts a thread that adds stores which failed at the start, once they can be reached. The thread ends
+    /// when no store is left.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -304,7 +304,7 @@ impl Live {
         let told = record::write(&self.instance, held)
             .and_then(|()| info.map_or(Ok(()), |info| self.instance.write_info(&info)));
         if let Err(err) = told {
-            tracing::error!("the record of the tiers: {err}");
+            tracing::error!("cannot write the record of the tiers: {err}");
         }
     }
 }

@@ -1,9 +1,8 @@
 //! The record of targets that were changed, for the next terraced: a file in the instance's directory.
 //!
-//! The supervisor knows only the targets of the start. Descriptors stay open in the table that it shares with
-//! each terraced, so the record names them by number. It is replaced atomically, before each change is
-//! carried out: a target recorded as removed is gone for the next terraced, however many of its pages were
-//! moved.
+//! The supervisor knows only the targets of the start. Descriptors stay open in the shared table, so the
+//! record names them by number. The record is replaced atomically before each change. A target recorded as
+//! removed is gone for the next terraced, however many pages were moved.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
@@ -89,7 +88,6 @@ pub(crate) fn paths(instance: &Instance) -> Option<Vec<PathBuf>> {
     Some(all.into_iter().filter(|entry| !entry.removed).map(|entry| entry.device.path).collect())
 }
 
-/// Descriptors named in the record.
 pub(crate) fn descriptors(instance: &Instance) -> Vec<RawFd> {
     let all = read(instance).unwrap_or_default();
     all.iter().flat_map(|entry| [entry.fd, entry.table, entry.table_read_only]).collect()

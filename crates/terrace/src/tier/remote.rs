@@ -30,7 +30,6 @@ mod built {
         Ok((look.found, holder))
     }
 
-    /// Counts the target's pages.
     pub(crate) fn count(path: &Path) -> Result<Scanned, TargetError> {
         terrace_remote::count(path)
     }

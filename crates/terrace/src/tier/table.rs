@@ -58,7 +58,6 @@ fn used_by(report: &TierReport) -> String {
     }
 }
 
-/// Details of one tier.
 pub(super) fn show(report: &TierReport) -> String {
     let mut page = String::new();
     let Some(tier) = &report.tier else { return page };

@@ -1,5 +1,5 @@
 //! Data for `terrace top`. A separate thread requests the statistics, so that a hanging daemon does not block
-//! the screen; it also reads the kernel's statistics of the block device.
+//! the screen. It also reads the kernel's statistics of the block device.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

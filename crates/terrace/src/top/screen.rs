@@ -15,7 +15,6 @@ use crate::size::PAGE;
 const CHART_SECONDS: f64 = 60.0;
 const NOTHING: &str = "-";
 
-/// Draws the whole screen.
 pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
     let [reads, rest] = rows(view);
     let parts = Layout::vertical([

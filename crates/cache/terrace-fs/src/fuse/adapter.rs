@@ -33,10 +33,9 @@ const XATTR_BYTES_MAX: u32 = 64 * 1024;
 /// A node id is never given to another file while the kernel knows it, so generations are not needed.
 const GENERATION: Generation = Generation(0);
 
-/// Features that the daemon requests. Not wanted: the kernel's write-back cache (the daemon would no longer
-/// see each write), AUTO_INVAL_DATA (every change goes through the kernel), locks (the kernel does them
-/// alone), ATOMIC_O_TRUNC (a separate truncate runs under the inode's lock, so a repeat after a restart harms
-/// no write).
+/// Features that the daemon requests. Not wanted: the kernel's write-back cache (hides single writes),
+/// AUTO_INVAL_DATA (every change goes through the kernel), locks (the kernel's alone). Nor ATOMIC_O_TRUNC: a
+/// separate truncate runs under the inode's lock, so its repeat after a restart harms no write.
 const WANTED: [InitFlags; 14] = [
     InitFlags::FUSE_ASYNC_READ,
     InitFlags::FUSE_BIG_WRITES,
@@ -108,8 +107,8 @@ fn answer_open<C: PageCache>(_: &Namespace<C>, reply: ReplyOpen, opened: Result<
     match opened {
         Ok(Answer { fh, flags, backing: 0 }) => reply.opened(fh, flags),
         Ok(Answer { fh, flags, backing }) => {
-            // SAFETY: the backing id was registered on this connection and is closed after the last handle of
-            // its inode, of which this handle is one. `into_raw` keeps this copy of the id from closing it.
+            // SAFETY: the backing id was registered on this connection. It is closed after the last handle of
+            // its inode, which includes this handle. `into_raw` keeps this copy of the id from closing it.
             let id = unsafe { reply.wrap_backing(backing) };
             reply.opened_passthrough(fh, flags, &id);
             id.into_raw();

@@ -1,9 +1,9 @@
 //! Sessions on fresh and on orphaned connections.
 //!
 //! A connection is initialised once: the kernel sends INIT first, and the answer settles the flags. `fuser`
-//! starts no session without INIT. For the connection of a dead daemon, `resume` therefore starts the session
-//! on a socket with an INIT of its own, drops the answer, and puts /dev/fuse in the socket's place (same
-//! descriptor number).
+//! starts no session without INIT. For a dead daemon's connection, `resume` starts the session on a socket
+//! with a made-up INIT and drops the answer. Then /dev/fuse replaces the socket under the same descriptor
+//! number.
 
 use std::io;
 use std::mem::ManuallyDrop;

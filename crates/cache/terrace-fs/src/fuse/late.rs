@@ -1,7 +1,7 @@
 //! Delayed answers to writes: the kernel first drops older pages of the written range.
 //!
-//! Dropping waits for reads under way, so the threads that answer requests must not do it. It is rare: each
-//! such write starts two threads of its own, and no write waits for another.
+//! Dropping waits for reads under way, so the threads that answer requests must not do it. Such a write is
+//! rare: it starts two threads of its own, and delays no other write.
 
 use std::io;
 use std::ops::Range;

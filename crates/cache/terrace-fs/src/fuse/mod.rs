@@ -29,9 +29,9 @@ pub(crate) const THREADS_MAX: usize = 64;
 /// A connection of this daemon's own to the mount behind `fuse`. Requests read from a dead daemon's
 /// descriptor stay unanswered until the kernel resends them or that descriptor is closed.
 ///
-/// With `recovering` the kernel is asked to resend the requests that an earlier daemon left unanswered. That
-/// happens before anything is read here, since those requests would be sent again too, and before the earlier
-/// daemon's descriptor is closed.
+/// With `recovering` the kernel resends the requests that an earlier daemon left unanswered. The resend
+/// precedes the first read here, or it would repeat requests read here. It also precedes the close of the
+/// earlier daemon's descriptor.
 pub fn connect<C: PageCache>(
     namespace: &Namespace<C>,
     fuse: BorrowedFd<'_>,

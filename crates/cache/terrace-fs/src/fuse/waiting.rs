@@ -1,9 +1,9 @@
 //! Requests that may wait for descriptors, run by threads of their own.
 //!
 //! FORGET and RELEASE free descriptors, and the threads that answer the kernel handle them: those threads
-//! must not wait. While descriptors are short, all requests that need one go through a queue, which is as
-//! long as the number of concurrent requests. Requests that began just before the shortage may fail; they are
-//! moved here and start again.
+//! must not wait. While descriptors are short, all requests that need one go through a queue. The queue has
+//! room for all concurrent requests. Requests that began just before the shortage may fail; they are moved
+//! here and start again.
 
 use std::collections::VecDeque;
 use std::time::Instant;

@@ -1,7 +1,7 @@
 //! The tables that outlive a crash of the daemon.
 //!
 //! The supervisor owns a sparse region of shared memory and the descriptor table. A killed daemon leaves both
-//! behind; its successor reads here the descriptors of inodes, the open handles and the half-done requests.
+//! behind. Its successor reads here the descriptors of inodes, the open handles and the half-done requests.
 //! Every field is an atomic, and one word of each record makes it valid. Stores are ordered: fields first,
 //! that word last (Release). A kill between any two instructions therefore leaves the record before or the
 //! record after, never a mixture. A release goes the other way: the word first, then the descriptor is
@@ -55,7 +55,7 @@ impl DurableLayout {
     }
 }
 
-/// Journal slots: each kill leaves at most one stale slot a thread behind, for the time that a resend may take.
+/// Journal slots: each kill leaves at most one stale slot a thread, until the resend ends.
 pub(crate) const JOURNAL_MAX: usize = 256;
 
 /// Shared memory from its owner, the supervisor.
@@ -74,8 +74,8 @@ impl DurableRegion {
     /// Describes `bytes` bytes at `base`.
     ///
     /// # Safety
-    /// The memory must be page-aligned, readable and writable, mapped for the rest of the process's life, and used
-    /// by nothing but one [`crate::Namespace`] at a time. It is all zeros, or was left by an earlier namespace.
+    /// The memory must be page-aligned, readable, writable, and mapped until the process ends. One
+    /// [`crate::Namespace`] at a time uses it alone. It is all zeros, or an earlier namespace has left it.
     pub unsafe fn new(base: NonNull<u8>, bytes: usize) -> Self {
         assert_eq!(base.as_ptr() as usize % 4096, 0, "the durable region must be page-aligned");
         Self { base, bytes }
@@ -239,9 +239,9 @@ impl Durable {
             return Err(Error::Cache(std::io::Error::other("the durable region does not fit its layout")));
         }
         let base = region.base;
-        // SAFETY: `DurableRegion::new` promises memory of this size, page-aligned, for the rest of the process's
-        // life; all record types consist of atomics (and padding never read), so any bytes are valid and
-        // shared references are enough for every access.
+        // SAFETY: `DurableRegion::new` promises page-aligned memory of this size until the process ends. All
+        // record types consist of atomics (and padding never read): any bytes are valid, and shared
+        // references suffice.
         unsafe {
             let header = base.cast::<Header>().as_ref();
             Ok(Self {
@@ -260,12 +260,10 @@ impl Durable {
         size_of_val(self.inodes_used()) + size_of_val(self.handles_used()) + HEADER_BYTES
     }
 
-    /// Inode slots that were ever used.
     pub(crate) fn inodes_used(&self) -> &'static [InodeRecord] {
         &self.inodes[..self.inode_slots.high()]
     }
 
-    /// Handle slots that were ever used.
     pub(crate) fn handles_used(&self) -> &'static [HandleRecord] {
         &self.handles[..self.handle_slots.high()]
     }
@@ -278,7 +276,7 @@ unsafe fn table<T>(base: NonNull<u8>, offset: usize, count: u32) -> &'static [T]
     unsafe { std::slice::from_raw_parts(base.as_ptr().add(offset).cast::<T>(), count as usize) }
 }
 
-/// Free slots of a table. Only the high-water mark is durable; the record states tell the rest.
+/// Free slots of a table. Only the high-water mark is durable; the record states give the rest.
 #[derive(Debug)]
 pub(crate) struct Slots {
     free: Mutex<Vec<u32>>,
@@ -287,8 +285,8 @@ pub(crate) struct Slots {
     name: &'static str,
 }
 
-/// A slot in use, freed once, by drop. Code that may still write to the slot's record holds this, so that the
-/// record is not reused meanwhile.
+/// A slot in use, freed once, by drop. Code that may still write to the slot's record holds the slot, which
+/// prevents reuse of the record.
 pub(crate) struct Slot {
     index: u32,
     slots: Arc<Slots>,

@@ -169,7 +169,6 @@ impl<C: PageCache> HandleTable<C> {
         if self.len() < self.max() { Ok(()) } else { Err(Error::TableFull("handle")) }
     }
 
-    /// Room in the table.
     pub(crate) fn max(&self) -> usize {
         self.durable.handles.len()
     }
@@ -257,9 +256,9 @@ fn file_handle(slot: &Slot, generation: u32) -> u64 {
     (u64::from(generation) << 32) | (slot.index() as u64 + 1)
 }
 
-/// Adds a handle to its inode's counts; the caller holds `life`. While a writer uses the kernel's page cache,
-/// that cache may have dirty pages of shared mappings which the daemon does not see. The file is then slow:
-/// readers of the preload path go through the mount.
+/// Adds a handle to its inode's counts; the caller holds `life`. Behind a writer, the kernel's page cache may
+/// have dirty pages of shared mappings that the daemon does not see. The file is then slow: readers of the
+/// preload path go through the mount.
 fn count_open<C: PageCache>(inode: &Inode<C::Object>, life: &mut Life<C::Object>, what: &What<C>) {
     life.handles += 1;
     let What::File(file) = what else { return };
@@ -277,8 +276,8 @@ fn count_open<C: PageCache>(inode: &Inode<C::Object>, life: &mut Life<C::Object>
 }
 
 /// Subtracts a handle from its inode's counts. The file is slow while it has writers with unannounced
-/// mappings. An announced mapping makes it slow until its last writer of any kind is gone, since any of them
-/// may have the mapping. (A mapping keeps its handle open.)
+/// mappings. An announced mapping makes it slow until its last writer closes, since any writer may have the
+/// mapping. (A mapping keeps its handle open.)
 ///
 /// Files with passthrough stay slow until [`crate::Namespace::reopen_preload_path`].
 pub(crate) fn count_release<C: PageCache>(handle: &Handle<C>, life: &mut Life<C::Object>) {
@@ -309,9 +308,9 @@ pub(crate) fn count_release<C: PageCache>(handle: &Handle<C>, life: &mut Life<C:
 }
 
 /// Pages of the file enter the kernel's page cache, or changed there. A mapping through a client's
-/// descriptor, perhaps in another process, finds them there and changes them unseen. It finds no other pages,
-/// since the kernel empties its page cache when such a mapping is made. So from the first such page on, while
-/// a client has the file open for writing, readers of the preload path go through the mount.
+/// descriptor, perhaps in another process, finds them there and changes them unseen. The mapping finds no
+/// other pages, since the kernel empties its page cache when the mapping is made. So while a client has the
+/// file open for writing, that page sends preload readers through the mount.
 pub(crate) fn note_paged<C: PageCache>(inode: &Inode<C::Object>, object: &C::Object) {
     if inode.announcing_writers.load(Ordering::Acquire) > 0 {
         let life = inode.life.lock();

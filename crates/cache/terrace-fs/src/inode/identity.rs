@@ -2,9 +2,9 @@
 //!
 //! On local file systems (device, inode number) names one file as long as a descriptor of it is open. FUSE
 //! and network file systems keep no such promise: the server chooses the numbers, and two files may share
-//! one. A number may return while an O_PATH descriptor of its first file is open. There the kernel's file
-//! handle is the identity: on FUSE node and generation, on NFS the server's handle. Without file handles the
-//! identity is the file's place (directory and name), and no inode has two names.
+//! one. A number may return while an O_PATH descriptor of its first file is open. On these file systems the
+//! identity is the kernel's file handle: on FUSE node and generation, on NFS the server's. Without file
+//! handles the identity is the file's place (directory and name), and no inode has two names.
 
 use std::collections::HashMap;
 use std::ffi::{CString, OsStr};
@@ -17,7 +17,7 @@ use rustix::fs::Stat;
 use rustix::io::Errno;
 use terrace_sync::Mutex;
 
-/// File systems on which a server chooses the inode numbers, by the magic numbers of statfs(2) (Linux:
+/// File systems whose server chooses the inode numbers, by their magic numbers (statfs(2); Linux:
 /// include/uapi/linux/magic.h, fs/smb/common/smb2pdu.h).
 const SERVED: [i64; 7] = [
     FUSE,
@@ -170,7 +170,7 @@ fn kind_of(fd: BorrowedFd<'_>) -> IdentityKind {
 /// # Errors
 /// The file is gone, or its server.
 pub(crate) fn handle_of(dir: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<Option<Box<[u8]>>> {
-    /// Since Linux 6.5 more file systems offer handles, which only tell files apart.
+    /// Since Linux 6.5 more file systems offer handles, which only distinguish files.
     static KNOWS_FID: AtomicBool = AtomicBool::new(true);
     #[repr(C)]
     struct Buffer {
@@ -185,8 +185,8 @@ pub(crate) fn handle_of(dir: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result
             if name.is_empty() { libc::AT_EMPTY_PATH } else { 0 } | if fid { libc::AT_HANDLE_FID } else { 0 };
         let mut buffer = Buffer { bytes: HANDLE_BYTES_MAX as u32, kind: 0, handle: [0; HANDLE_BYTES_MAX] };
         let mut mount = 0;
-        // SAFETY: the kernel writes a `file_handle` of at most as many bytes as its first field states, which
-        // `buffer` has, and one number.
+        // SAFETY: the kernel writes one number and a `file_handle`. The handle's first field states its
+        // maximum of bytes, which `buffer` has.
         let done = unsafe {
             libc::name_to_handle_at(
                 dir.as_raw_fd(),

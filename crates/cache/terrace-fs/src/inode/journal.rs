@@ -2,13 +2,13 @@
 //!
 //! The kernel resends every request that a killed daemon had not answered, with bit 63 set in its number.
 //! Most requests can be repeated. Those that change names cannot: a second mkdir would return EEXIST although
-//! the first, unanswered one succeeded. So each of them puts its number into a durable slot before it acts
-//! and clears it after the answer. A resent request that finds its number there derives the outcome from the
-//! source: if the name is there (or gone, or another inode's), the first try succeeded. The kernel holds the
-//! directory's lock over the request, so no other request can have changed the name.
+//! the first, unanswered one succeeded. So each such request puts its number into a durable slot first, and
+//! clears the slot after the answer. A resent request that finds its number there derives the outcome from
+//! the source. If the name is there (or gone, or another inode's), the first try succeeded. The kernel holds
+//! the directory's lock over the request, so no other request can have changed the name.
 //!
-//! No resend claims the slot of a request that was answered before the crash. It is freed `RESEND_MAX`
-//! after the kernel was asked to resend, however long the recovery before that took.
+//! No resend claims the slot of a request that was answered before the crash. The slot is freed `RESEND_MAX`
+//! after the resend request, however long the recovery took.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,7 +20,7 @@ use terrace_sync::Mutex;
 use super::durable::{Durable, JOURNAL_MAX};
 use crate::kernel::{Caller, RESENT};
 
-/// Resent requests come first: this long after the resend was asked for, none is left unread.
+/// Resent requests come first: this long after the resend request, all of them are read.
 const RESEND_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(crate) struct Journal {
     /// Slots that an earlier daemon left, by request.
     left: Mutex<HashMap<u64, usize>>,
     any_left: AtomicBool,
-    /// When the kernel was asked to resend.
+    /// Time of the resend request to the kernel.
     resend_requested_at: OnceLock<Instant>,
 }
 
@@ -55,7 +55,7 @@ impl Journal {
         Self { durable, taken, left: Mutex::new(left), any_left, resend_requested_at: OnceLock::new() }
     }
 
-    /// The kernel has been asked to resend unanswered requests.
+    /// Records the time of the resend request to the kernel.
     pub(crate) fn note_resend_requested(&self) {
         let _ = self.resend_requested_at.set(Instant::now());
     }
@@ -130,7 +130,6 @@ impl Op<'_> {
         self.caller.unique & !RESENT
     }
 
-    /// Whether the kernel sent this request before.
     pub(crate) fn is_resent(&self) -> bool {
         self.caller.unique & RESENT != 0
     }

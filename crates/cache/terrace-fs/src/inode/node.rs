@@ -1,4 +1,4 @@
-//! One inode of the source: its descriptor, its record, and the state that opens and closes change.
+//! One inode of the source: descriptor, record, and the state changed by opens and closes.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
@@ -196,7 +196,6 @@ impl<O> Inode<O> {
         Ok(rustix::fs::statat(&self.fd, "", AtFlags::EMPTY_PATH)?)
     }
 
-    /// Whether `fd` is open on this inode.
     pub(crate) fn is_open_as(&self, fd: BorrowedFd<'_>) -> Result<bool> {
         if self.by_place {
             return Ok(true); // Nothing tells.
@@ -264,7 +263,6 @@ impl<O> Inode<O> {
         self.record.place.load(Ordering::Acquire) == hash
     }
 
-    /// Records a lookup that found the inode.
     pub(crate) fn note_found(&self) {
         self.record.found.note();
     }
@@ -295,7 +293,6 @@ impl<O> Inode<O> {
         }
     }
 
-    /// References the kernel holds.
     pub(crate) fn nlookup(&self) -> u64 {
         self.record.nlookup.load(Ordering::Acquire)
     }

@@ -8,7 +8,7 @@ use std::path::Path;
 
 /// `/proc/self/fd/N`: a path for an O_PATH descriptor, where system calls take only paths. It jumps to the
 /// inode and is not followed as a symbolic link. If the inode is itself a symbolic link, the walk ends there:
-/// system calls that follow links then act on the link.
+/// link-following system calls act on the link.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProcPath {
     bytes: [u8; 32],
@@ -25,7 +25,6 @@ impl ProcPath {
         CStr::from_bytes_until_nul(&self.bytes).expect("the last byte is never written")
     }
 
-    /// The path for std's functions.
     pub(crate) fn as_path(&self) -> &Path {
         Path::new(OsStr::from_bytes(self.as_c_str().to_bytes()))
     }

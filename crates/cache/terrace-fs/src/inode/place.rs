@@ -15,15 +15,14 @@ pub(crate) struct Place {
     pub(crate) name: Box<OsStr>,
 }
 
-/// Lifetime of a refusal, and of a lookup as evidence of a place: the kernel repeats both lookup and request at
-/// once.
+/// Lifetime of a refusal, and of a lookup as evidence of a place: the kernel repeats both at once.
 pub(crate) const REPEATED_WITHIN: Duration = Duration::from_secs(1);
 /// Refusals kept at one time. More are those of threads that never repeated their request.
 const REFUSED_MAX: usize = 1024;
 
 /// Requests that were refused because their inode had left its place. The kernel looks the name up again and
-/// repeats the request. If it repeats it with the same inode, and no lookup has found that inode in between,
-/// the program uses a descriptor and no name. Then the request is served.
+/// repeats the request. If the inode is the same, and no lookup has found it since, the program uses a
+/// descriptor without name. Then the request is served.
 #[derive(Debug, Default)]
 pub(crate) struct Refused {
     /// By thread and inode.

@@ -1,8 +1,7 @@
 //! An open directory and the position of its listing.
 //!
-//! Offsets are the source's own cookies, so a listing can continue at any entry, also in a restarted daemon
-//! and after entries were made or removed. One buffer is read ahead. A listing from offset 0 always reads the
-//! source.
+//! Offsets are the source's own cookies. A listing can continue at any entry, also in a restarted daemon and
+//! after changes of entries. One buffer is read ahead. A listing from offset 0 always reads the source.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

@@ -1,9 +1,8 @@
 //! The inodes that the kernel knows, each held by one O_PATH descriptor.
 //!
-//! The descriptor pins the source inode: its number cannot be given to another file while the kernel may
-//! still use it, and an unlinked file stays reachable. An inode lives while the kernel holds references
-//! (`nlookup`, in the durable record) or a handle is open. The last of them to end retires it, or lets it
-//! rest while some of its content is cached.
+//! The descriptor pins the source inode: no other file gets its number, and an unlinked file stays reachable.
+//! An inode lives while the kernel holds references (`nlookup`, in the durable record) or a handle is open.
+//! The end of the last one retires the inode, or lets it rest while some content is cached.
 //!
 //! | state | in the table | record | holder of the slot | ended by |
 //! |---|---|---|---|---|
@@ -13,14 +12,14 @@
 //! | forgotten, resting | yes | USED, `nlookup` = 0 | the `Inode` | a lookup that counts (known again), or `retire`, under `life` and the shard's lock |
 //! | retired | no (`Life::retired`) | FREE | the `Inode` | the drop of its last reference: descriptor closed, slot free |
 //!
-//! So an `Arc<Inode>` that outlives its place in the table writes to a record that is neither read nor
-//! reused. A slot is freed only where its owner is dropped, and no record names a closed descriptor. A
-//! retired inode is neither opened nor given an object (`Life::retired` is checked under `life`, where those
-//! are made). A daemon that dies between `retire` and the drop leaves an open descriptor that no record
-//! names. The next daemon closes it with the other orphan descriptors.
+//! So a record is neither read nor reused while an `Arc<Inode>` outlives its place in the table. A slot is
+//! freed only where its owner is dropped, and no record names a closed descriptor. A retired inode is neither
+//! opened nor given an object (`Life::retired` is checked under `life`, where those are made). A daemon that
+//! dies between `retire` and the drop leaves an open descriptor that no record names. The next daemon closes
+//! it with the other orphan descriptors.
 //!
-//! Lock order: foreign map, shard / an inode's `life`, then a shard. A shard is never held over a system call that may
-//! do I/O; `life` is, but then only operations that open or retire the *same* inode wait.
+//! Lock order: foreign map, shard / an inode's `life`, then a shard. A shard is never held over a system call
+//! that may do I/O. `life` is: then operations that open or retire the *same* inode wait.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -90,8 +89,8 @@ impl<O> InodeTable<O> {
         let table = Self::empty(durable, root, &stat);
         for slot in slots {
             let record = &records[slot.index()];
-            // SAFETY: a used record owns its descriptor: it was published after the descriptor was opened, and
-            // is unpublished before it is closed.
+            // SAFETY: a used record owns its descriptor: it is published after the open and unpublished
+            // before the close.
             let fd = unsafe { OwnedFd::from_raw_fd(record.fd.load(Ordering::Relaxed)) };
             let (dev, ino) = (record.dev.load(Ordering::Relaxed), record.ino.load(Ordering::Relaxed));
             let mark = table.devices.mark_again(fd.as_fd(), dev, ino, record.place.load(Ordering::Acquire));
@@ -132,18 +131,16 @@ impl<O> InodeTable<O> {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Bytes on the heap: an inode, its reference counts, its name, and its share of a hash table that is a
-    /// little over half full.
+    /// Bytes on the heap: inode, reference counts, name, and the share of a hash table a little over half
+    /// full.
     pub(crate) fn bytes(&self) -> usize {
         self.len() * (size_of::<Inode<O>>() + 16 + 32 + NAME_BYTES + DESCRIPTOR_BYTES)
     }
 
-    /// Room in the table.
     pub(crate) fn max(&self) -> usize {
         self.durable.inodes.len()
     }
 
-    /// Number of parts of the table.
     pub(crate) fn shards(&self) -> usize {
         SHARDS
     }
@@ -218,7 +215,7 @@ impl<O> InodeTable<O> {
         Ok(inode)
     }
 
-    /// A node id for a file that its number does not identify: the number, if no other file has it.
+    /// A node id for a file without an identifying number: its number, if no other file has that.
     fn number_of_its_own(&self, identity: &Identity) -> u64 {
         let number = if identity.is_numbered() { None } else { self.number(identity) };
         let free = |nodeid: &u64| !self.shard(*nodeid).lock().contains_key(nodeid);
@@ -227,8 +224,7 @@ impl<O> InodeTable<O> {
             .unwrap_or_else(|| FOREIGN_MIN + self.durable.header.foreign_next.fetch_add(1, Ordering::AcqRel))
     }
 
-    /// This identity now belongs to another file, which the inode's descriptor does not reach: the next
-    /// lookup makes a new inode.
+    /// This identity now belongs to another file: the next lookup makes a new inode for it.
     pub(crate) fn part(&self, identity: &Identity, inode: &Inode<O>) {
         let mut foreign = self.foreign.lock();
         if foreign.get(&identity.key()) == Some(&inode.nodeid) {
@@ -244,7 +240,7 @@ impl<O> InodeTable<O> {
         }
     }
 
-    /// A rename gave an inode this name in place of the one by which it was found.
+    /// A rename gave an inode this name and removed the name of its last lookup.
     pub(crate) fn move_to(&self, inode: &Inode<O>, parent: u64, name: &OsStr) {
         let was_known = matches!(inode.identity().mark, Mark::Place(_));
         self.leave(inode);

@@ -27,12 +27,10 @@ const EVENTS: u64 = libc::FAN_CREATE
 
 /// Bytes of events in one read.
 const BUFFER_BYTES: usize = 64 * 1024;
-/// Bytes of `fanotify_event_metadata`.
 const METADATA_BYTES: usize = size_of::<libc::fanotify_event_metadata>();
 /// Bytes of an event's record before its file handle: header and file system.
 const INFO_BYTES: usize = 4 + 8;
 
-/// An event of the source.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) enum SourceEvent<'a> {
     /// A name in these directories was given, removed or moved, or its file's attributes changed.
@@ -47,15 +45,15 @@ pub(crate) enum SourceEvent<'a> {
 pub(crate) struct Watches {
     group: OwnedFd,
     ended: OwnedFd,
-    /// Number of marked inodes by handle hash and node id. Two file systems may have the same handle, and the
+    /// Number of marked inodes by handle hash and node id. Two file systems may have the same handle. The
     /// next inode of a number may be marked before the last one is forgotten.
     marked: Mutex<BTreeMap<(u64, u64), u32>>,
 }
 
 impl Watches {
     /// # Errors
-    /// The kernel has no such group (before Linux 5.13 for users other than root), or the user has reached
-    /// the limit.
+    /// The kernel has no such group (before Linux 5.13 for users other than root), or the user's limit is
+    /// reached.
     pub(crate) fn new() -> io::Result<Self> {
         if !kernel_expires_names() {
             return Err(io::ErrorKind::Unsupported.into());
@@ -185,20 +183,17 @@ impl Watches {
         self.marked.lock().range((hash, 0)..=(hash, u64::MAX)).map(|(&(_, nodeid), _)| nodeid).collect()
     }
 
-    /// Ends [`Watches::wait`].
     pub(crate) fn end(&self) {
         let _ = rustix::io::write(self.ended.as_fd(), &1u64.to_ne_bytes());
     }
 }
 
-/// Result of a wait.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Wake {
     /// Other processes changed names.
     Event,
     /// Only this process changed names.
     Own,
-    /// [`Watches::end`] was called.
     End,
 }
 

@@ -26,14 +26,10 @@ pub enum SetTime {
 pub struct SetAttr {
     /// Permission bits.
     pub(crate) mode: Option<u32>,
-    /// Owner.
     pub(crate) uid: Option<u32>,
-    /// Group.
     pub(crate) gid: Option<u32>,
     pub(crate) size: Option<u64>,
-    /// Last access.
     pub(crate) atime: Option<SetTime>,
-    /// Last modification.
     pub(crate) mtime: Option<SetTime>,
     /// The program used an open file, not a name.
     pub(crate) by_handle: bool,
@@ -48,8 +44,8 @@ const S_IXGRP: u32 = 0o0010;
 const CAPABILITY: &str = "security.capability";
 
 /// `mode` after a change of content by a process that may not keep set-id bits. Set-group-id without group
-/// execution (once the mark of mandatory locking) stays only for members of the group, as on local file
-/// systems since Linux 6.2.
+/// execution (once for mandatory locking) stays for group members only, as on local file systems since Linux
+/// 6.2.
 fn without_set_id(mode: u32, in_group: impl FnOnce() -> bool) -> u32 {
     let mode = mode & !S_ISUID;
     match mode & S_ISGID != 0 && (mode & S_IXGRP != 0 || !in_group()) {
@@ -100,8 +96,8 @@ impl<C: PageCache> Namespace<C> {
         }
     }
 
-    /// Opens the source for writing before a mode change that may forbid it: a file without handles may have
-    /// dirty pages.
+    /// Opens the source for writing before a mode change may forbid it: a file without handles may have dirty
+    /// pages.
     fn keep_writer(&self, inode: &Inode<C::Object>) {
         let life = inode.life.lock();
         if let Some(object) =
@@ -210,10 +206,9 @@ fn has_capability<O>(inode: &Inode<O>) -> bool {
     rustix::fs::getxattr_query(inode.path().as_c_str(), CAPABILITY).is_ok_and(|bytes| bytes > 0)
 }
 
-/// Changes the inode's owner or group. The source clears set-id bits itself, except set-group-id without
-/// group execution, which it leaves to callers that may keep it, as this daemon may. Members of the group may
-/// keep it. If set-user-id is cleared too, the mode changes a second time, and they must be members of the
-/// new group.
+/// Changes the inode's owner or group. The source clears set-id bits itself. Set-group-id without group
+/// execution stays for callers that may keep it, as this daemon may. Members of the group may keep it. If
+/// set-user-id is cleared too, the mode changes a second time, and they must be members of the new group.
 fn change_owner<O>(caller: &Caller, inode: &Inode<O>, set: &SetAttr) -> Result<()> {
     let before = inode.stat()?;
     let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));

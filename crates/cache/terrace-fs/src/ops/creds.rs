@@ -1,11 +1,11 @@
 //! Creates files with the caller's identity.
 //!
-//! The kernel has checked the caller's permissions already (mount option `default_permissions`), with groups
-//! and capabilities that the daemon does not know. The new inode still needs its owner, group, mode and
-//! default ACL. The source file system sets them itself, setgid directories and ACLs included, if the
-//! creating thread has the caller's fsuid, fsgid and umask. So each thread unshares its umask from the
-//! others, and keeps its capabilities over changes of fsuid (SECBIT_NO_SETUID_FIXUP): the source's permission
-//! check, which lacks the caller's groups, must not refuse.
+//! The kernel has already checked the caller's permissions (mount option `default_permissions`), with groups
+//! and capabilities that the daemon lacks. The new inode still needs its owner, group, mode and default ACL.
+//! The source sets them, setgid directories and ACLs included, if the thread has the caller's fsuid, fsgid
+//! and umask. So each thread unshares its umask and keeps its capabilities over changes of fsuid
+//! (SECBIT_NO_SETUID_FIXUP). Without them the source's permission check, which lacks the caller's groups,
+//! would refuse.
 //!
 //! Alternative that failed: create as root and chown after. A kill between both steps would leave the caller
 //! a file that belongs to root.
@@ -24,7 +24,6 @@ thread_local! {
 /// Abilities of this thread to act for callers.
 #[derive(Clone, Copy, Debug)]
 struct ThreadPrivileges {
-    /// Has its own umask.
     umask: bool,
     /// May take on other users' ids.
     identity: bool,
@@ -161,7 +160,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let path = dir.path().join("file");
-                // The directory is root's and closed to others, so this shows that the capabilities are kept.
+                // The directory is root's and closed to others: the capabilities are kept.
                 as_caller(&caller, 0o027, || std::fs::create_dir(&path)).unwrap();
                 let meta = std::fs::metadata(&path).unwrap();
                 assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o777), (1234, 4321, 0o750));

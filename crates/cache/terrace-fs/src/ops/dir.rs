@@ -25,11 +25,9 @@ use crate::{Caller, Namespace, Op, PageCache};
 /// One entry of a directory.
 #[derive(Clone, Copy, Debug)]
 pub struct Listed<'a> {
-    /// Its inode number.
     pub(crate) ino: u64,
     /// Offset of the next entry.
     pub(crate) next: u64,
-    /// The type of the file.
     pub(crate) kind: Kind,
     pub(crate) name: &'a OsStr,
 }
@@ -37,7 +35,6 @@ pub struct Listed<'a> {
 /// An entry with attributes.
 #[derive(Debug)]
 pub struct ListedPlus<'a> {
-    /// The entry.
     pub(crate) listed: Listed<'a>,
     /// Attributes and times to live; its reference count has been raised, except for `.` and `..`.
     pub(crate) entry: Entry,
@@ -48,7 +45,6 @@ fn is_dots(name: &OsStr) -> bool {
 }
 
 impl<C: PageCache> Namespace<C> {
-    /// Opens a directory.
     pub(crate) fn opendir(&self, op: &Op<'_>, nodeid: u64) -> Result<u64> {
         if op.is_resent()
             && let Some((fh, _)) = self.handles.reopened(op.unique())
@@ -123,7 +119,7 @@ impl<C: PageCache> Namespace<C> {
                 return Ok(emit(&ListedPlus { listed: *listed, entry }));
             }
             let counted_before = Cell::new(false);
-            // Not called for an inode that is new here: its only reference is this one.
+            // Not called for a new inode: this reference is its only one.
             let counts = |_| {
                 counted_before.set(entries < counted);
                 entries >= counted

@@ -23,7 +23,6 @@ const COPY_BYTES_MAX: u64 = 1 << 30;
 /// Reply to an open.
 #[derive(Clone, Copy, Debug)]
 pub struct Opened {
-    /// The handle.
     pub(crate) fh: u64,
     /// The kernel bypasses its page cache.
     pub(crate) direct: bool,
@@ -38,7 +37,6 @@ pub struct Opened {
 /// Result of a write.
 #[derive(Clone, Copy, Debug)]
 pub struct Written {
-    /// Bytes written.
     pub(crate) bytes: usize,
     /// The kernel's page cache may hold older content of the range ([`Namespace::invalidate_content`]).
     pub(crate) stale: bool,
@@ -52,7 +50,6 @@ pub struct WriteKind {
     pub(crate) flags: u32,
     /// Written back from the kernel's page cache: handle and caller are guesses.
     pub(crate) from_cache: bool,
-    /// Set-id bits are to be cleared.
     pub(crate) kill_set_id: bool,
 }
 
@@ -235,7 +232,6 @@ impl<C: PageCache> Namespace<C> {
         Ok((inode.stat()?.st_size == size).then_some(bytes))
     }
 
-    /// Writes `data`.
     pub(crate) fn write(
         &self,
         nodeid: u64,
@@ -279,8 +275,8 @@ impl<C: PageCache> Namespace<C> {
         Ok(Written { bytes, stale })
     }
 
-    /// Drops this range from the kernel's page cache. Waits for reads of it under way and for writeback of
-    /// its dirty pages: a thread that these may need must not call it.
+    /// Drops this range from the kernel's page cache. Waits for reads and writeback of the range: threads
+    /// that these may need must not call this.
     pub(crate) fn invalidate_content(&self, nodeid: u64, range: Range<u64>) {
         let (Some(kernel), Ok(inode)) = (self.kernel.get(), self.inode(nodeid)) else { return };
         if !range.is_empty() {
@@ -298,7 +294,7 @@ impl<C: PageCache> Namespace<C> {
         Ok(Written { bytes, stale: false })
     }
 
-    /// A descriptor is closed. Writes back, so that programs beside the mount see the content, and closes at
+    /// A descriptor is closed. Writes back, so that programs beside the mount see the content. Then closes at
     /// the source, which may report an error only then.
     pub(crate) fn flush(&self, caller: &Caller, fh: u64) -> Result<()> {
         let handle = self.handles.get(fh)?;
@@ -400,7 +396,7 @@ impl<C: PageCache> Namespace<C> {
 }
 
 /// Access path of a handle. `bypasses`: a client, a burst or made-up content. With passthrough only a
-/// client's open for reading comes to this daemon: a descriptor for writing can be mapped, and the mapping
+/// client's open for reading comes to this daemon. A descriptor for writing could be mapped, and the mapping
 /// changes the source unseen.
 fn access_path(flags: u32, bypasses: bool, backed: bool) -> AccessPath {
     let is = |flag: i32| flags & flag as u32 != 0;

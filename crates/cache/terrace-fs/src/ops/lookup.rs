@@ -136,8 +136,8 @@ impl<C: PageCache> Namespace<C> {
         self.known(parent, name, &stat, |_| false).ok()?
     }
 
-    /// An entry with the current lifetimes. When the table of inodes fills up, the kernel does not keep new
-    /// names and forgets their inodes as soon as they are unused.
+    /// An entry with the current lifetimes. When the table of inodes fills up, the kernel keeps no new names,
+    /// and forgets unused inodes at once.
     pub(crate) fn entry(&self, attr: Attr, watched: bool) -> Entry {
         let high = self.pressure.is_high(self.inodes.len());
         let ttl = |most: Duration| if watched { most } else { most.min(UNWATCHED_TTL) };
@@ -197,7 +197,6 @@ impl<C: PageCache> Namespace<C> {
         (attr, ttl)
     }
 
-    /// The target of a symbolic link.
     pub(crate) fn readlink(&self, nodeid: u64) -> Result<Vec<u8>> {
         let inode = self.inode(nodeid)?;
         if inode.kind != Kind::Symlink {

@@ -34,7 +34,6 @@ impl<C: PageCache> Namespace<C> {
         Ok(made?.1)
     }
 
-    /// Makes a directory.
     pub(crate) fn mkdir(
         &self,
         op: &mut Op<'_>,

@@ -1,7 +1,7 @@
 //! Files prepared before a program opens them: looked up by name and compared with the source, as by an open.
 //!
-//! Such a file counts as one that the kernel knows, until [`Namespace::forget`] releases it. After a crash it
-//! is not released: it uses a place in the tables until the mount ends.
+//! Such a file counts as known to the kernel, until [`Namespace::forget`] releases it. After a crash it is
+//! not released: it uses a place in the tables until the mount ends.
 
 use std::ffi::OsStr;
 use std::path::Path;

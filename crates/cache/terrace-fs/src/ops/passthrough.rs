@@ -1,17 +1,16 @@
 //! Passthrough: the kernel itself reads and writes files in the source (Linux 6.9, fs/fuse/passthrough.c,
 //! iomode.c).
 //!
-//! The content of such a file is in the source's page cache: programs read, write and map it there, as if
-//! there were no mount. Only descriptors that clients of the preload path open for reading use this daemon,
-//! which has nothing newer than the source. Either all open handles of an inode use passthrough, or none; the
-//! first open decides. An open that reads a small file leaves it to the mount's page cache: registering the
-//! file costs more than the reads.
+//! The content is in the source's page cache: programs read, write and map it there, as without a mount. Only
+//! clients of the preload path use this daemon, by descriptors open for reading. The daemon has nothing newer
+//! than the source. Either all open handles of an inode use passthrough, or none; the first open decides. An
+//! open that reads a small file leaves it to the mount's page cache: registering costs more.
 //!
 //! The daemon does not see writes in passthrough. While a file has such writers, readers of the preload path
-//! go through the mount path, which reads the source ([`Namespace::is_written_outside`]). After the last
-//! close, frames stay only if the source is unchanged. A writable mapping outlives its handle, and its stores
-//! are not visible to the daemon. (It holds the file's name in the mount, so the kernel does not forget the
-//! inode: fs/backing-file.c.) A read lease detects such a mapping
+//! use the mount path, which reads the source ([`Namespace::is_written_outside`]). After the last close,
+//! frames stay only if the source is unchanged. A writable mapping outlives its handle, and its stores are
+//! not visible to the daemon. The mapping holds the file's name in the mount, so the kernel does not forget
+//! the inode (fs/backing-file.c). A read lease detects such a mapping
 //! ([`terrace_engine::source::SourceFile::has_writers`]).
 
 use std::os::fd::AsFd;
@@ -234,7 +233,6 @@ impl<C: PageCache> Namespace<C> {
         life.unseen_writers > 0 || self.reopen_preload_path(&inode, &mut life)
     }
 
-    /// Ends [`Namespace::recheck_loop`].
     pub(crate) fn end_rechecks(&self) {
         self.possibly_mapped.end();
     }

@@ -4,8 +4,8 @@
 //! The kernel caches names. Changes in the source are reported to it ([`Namespace::watch_loop`]), but a
 //! program may be faster. So an operation that writes, or changes names, first checks that the whole path
 //! still leads to the inode. If not, the answer is ESTALE. The kernel then looks up each name of the path
-//! again and repeats the request with the result: the program sees no error. A program that reaches the inode
-//! by a descriptor and no name is refused once ([`crate::inode::place::Refused`]).
+//! again and repeats the request: the program sees no error. A program that reaches the inode by a descriptor
+//! and no name is refused once ([`crate::inode::place::Refused`]).
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::BorrowedFd;
@@ -37,7 +37,6 @@ const PRUNED_MAX: usize = 512;
 
 /// How a place is reached from the root.
 enum PathFromRoot {
-    /// By this path from the root.
     Path(OsString),
     /// The path is too long, or one of its directories is unknown: only the last name is checked.
     Name,
@@ -51,7 +50,7 @@ enum PathEnd {
     Itself,
     /// Another file, or none.
     Other,
-    /// One of the path's directories has left its place, or its server no longer knows it.
+    /// A directory of the path has left its place, or its server has forgotten it.
     Stale,
     /// The path cannot be checked.
     Unknown,
@@ -228,7 +227,7 @@ impl<C: PageCache> Namespace<C> {
                 Ok(Wake::End) => return,
                 Err(err) => {
                     tracing::warn!(
-                        "changes of names in the source are seen a second later from now on: {err}"
+                        "name changes in the source are seen up to a second late from now on: {err}"
                     );
                     self.watch_failed.store(true, Ordering::Relaxed);
                     return self.report_event(&SourceEvent::Lost);
@@ -237,7 +236,6 @@ impl<C: PageCache> Namespace<C> {
         }
     }
 
-    /// Ends [`Namespace::watch_loop`].
     pub(crate) fn end_watching(&self) {
         self.watches.iter().for_each(|watches| watches.end());
     }
@@ -259,8 +257,8 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// Invalidates a directory's attributes. The kernel drops an answer that an invalidation overtakes. For
-    /// the root's first answer it would then refuse the program (EACCES), so the root is spared until it is
-    /// looked up.
+    /// the root's first answer it would refuse the program (EACCES), so the root is spared until its first
+    /// lookup.
     fn invalidate_watched(&self, dir: u64) {
         if dir != ROOT || self.inode(ROOT).is_ok_and(|root| root.watched.load(Ordering::Relaxed)) {
             self.invalidate_attributes(dir);

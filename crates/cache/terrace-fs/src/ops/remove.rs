@@ -11,7 +11,6 @@ use crate::error::Result;
 use crate::{Namespace, Op, PageCache};
 
 impl<C: PageCache> Namespace<C> {
-    /// Removes a name of a file.
     pub(crate) fn unlink(&self, op: &mut Op<'_>, parent: u64, name: &OsStr) -> Result<()> {
         self.remove(op, parent, name, AtFlags::empty())
     }

@@ -37,8 +37,8 @@ pub fn stage(file: BorrowedFd<'_>, offset: u64, len: u64) -> std::io::Result<u64
     u64::try_from(staged).map_err(|_| std::io::Error::last_os_error())
 }
 
-/// Makes the mount's daemon keep cached pages of a part of a file in memory for `time`, as far as it has
-/// room. Returns the bytes.
+/// Makes the mount's daemon keep cached pages of a file's part in memory for `time`, as far as room permits.
+/// Returns the bytes.
 ///
 /// # Errors
 /// ENOTTY: the file is not on a mount of terrace.
@@ -50,8 +50,8 @@ pub fn pin(file: BorrowedFd<'_>, offset: u64, len: u64, time: Duration) -> std::
     u64::try_from(pinned).map_err(|_| std::io::Error::last_os_error())
 }
 
-/// Makes the mount's daemon move cached pages of a part of a file that no program has used to the device
-/// tier of this level (0: fastest). Returns the bytes of the part that device tiers then have.
+/// Makes the mount's daemon move unused cached pages of a file's part to this device tier (0: fastest).
+/// Returns the bytes of the part that device tiers then have.
 ///
 /// # Errors
 /// ENOTTY: the file is not on a mount of terrace.
@@ -117,8 +117,7 @@ pub(crate) fn parse_request(number: u32, argument: &[u8]) -> Result<StageRequest
 }
 
 impl<C: PageCache> Namespace<C> {
-    /// Reads a part of a file into `buf` from where clients read it (memory, or the source's page cache), so
-    /// that it is cached there.
+    /// Reads a part of a file into `buf` to cache it in memory, or in the source's page cache.
     pub fn stage(&self, fh: u64, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let handle = self.handles.get(fh)?;
         let (inode, file) = (&handle.inode, handle.file()?);

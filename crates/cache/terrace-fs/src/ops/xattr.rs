@@ -16,8 +16,8 @@ const ACLS: &[u8] = b"system.posix_acl_";
 const S_ISGID: u32 = 0o2000;
 
 /// True if this error at a read of an ACL means that none exists. This mount has ACLs, so the kernel reads
-/// them at every open. A source without ACLs answers EOPNOTSUPP, and a server may answer any error: on the
-/// source itself the kernel sends no such request.
+/// them at every open. A source without ACLs answers EOPNOTSUPP. A server may answer any error, since the
+/// kernel sends no such request on the source itself.
 fn has_none(errno: Errno, file: BorrowedFd<'_>) -> bool {
     errno == Errno::OPNOTSUPP || errno != Errno::RANGE && made_up::is_of_server(file)
 }
@@ -66,7 +66,6 @@ impl<C: PageCache> Namespace<C> {
             .collect())
     }
 
-    /// Sets an attribute.
     pub(crate) fn setxattr(
         &self,
         op: &mut Op<'_>,
@@ -113,7 +112,6 @@ impl<C: PageCache> Namespace<C> {
         Ok(())
     }
 
-    /// Removes an attribute.
     pub(crate) fn removexattr(&self, op: &mut Op<'_>, nodeid: u64, name: &OsStr) -> Result<()> {
         self.expect_changes()?;
         let inode = self.inode(nodeid)?;

@@ -2,8 +2,8 @@
 //!
 //! The kernel keeps known names, and with each an inode of the daemon. The inode keeps the source's file, its
 //! space on the device and its dirty pages. That is harmless while writeback succeeds. If writeback fails,
-//! for lack of space perhaps, the inode would stay for ever. So the kernel is asked to forget such a file. It
-//! does unless the file is in use. The file can then no longer be read, so its dirty pages are discarded.
+//! for lack of space perhaps, the inode would stay for ever. So the daemon makes the kernel forget such a
+//! file, unless it is in use. No program can read it then, so its dirty pages are discarded.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

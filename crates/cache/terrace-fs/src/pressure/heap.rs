@@ -1,7 +1,7 @@
 //! Returns free heap memory to the kernel after a burst of inodes.
 //!
-//! The allocator keeps freed memory between live allocations: without this, memory follows the highest number
-//! of inodes ever, not the present one.
+//! Freed memory stays in the allocator between live allocations: memory would follow the highest number of
+//! inodes ever.
 
 /// Decides when freed memory is returned to the kernel: after many entries were removed, and when removals
 /// have stopped. Earlier, live entries keep most freed pages of the heap in use.
@@ -35,8 +35,8 @@ impl FreedEntries {
 const MAPPED_BYTES: libc::c_int = 1 << 20;
 
 /// Sets the allocator up for a daemon. To be called before there are threads. By default glibc adapts its
-/// threshold to the first large buffer that is freed. Later buffers of that size come from its heaps and are
-/// zeroed by hand: all 16 MiB of a request buffer, of which 1 MiB is used.
+/// threshold to the first large buffer that is freed. Later buffers of that size come from its heaps, zeroed
+/// by hand: 16 MiB, of which 1 MiB is used.
 pub fn set_up_heap() {
     #[cfg(target_env = "gnu")]
     // SAFETY: sets a parameter of the allocator.

@@ -5,8 +5,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the limit on open descriptors as far as this process may, and returns it: as root to the kernel's
-/// maximum (`fs.nr_open`), otherwise to the hard limit.
+/// Raises the limit on open descriptors as far as permitted, and returns it. The maximum is the kernel's for
+/// root (`fs.nr_open`), otherwise the hard limit.
 pub fn raise_descriptors_max() -> io::Result<u64> {
     let now = getrlimit(Resource::Nofile);
     let most = std::fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|text| text.trim().parse().ok());
@@ -20,8 +20,7 @@ pub fn raise_descriptors_max() -> io::Result<u64> {
     Ok(descriptors_max())
 }
 
-/// The number that a new descriptor would get, which is about the number of open ones: the kernel always
-/// assigns the lowest free number.
+/// The number of a new descriptor, about the number of open ones: the kernel assigns the lowest free number.
 pub(crate) fn descriptors_used(any: BorrowedFd<'_>) -> u64 {
     match rustix::io::fcntl_dupfd_cloexec(any, 0) {
         Ok(fd) => fd.as_raw_fd() as u64,

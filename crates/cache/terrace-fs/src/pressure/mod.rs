@@ -20,8 +20,7 @@ const WAIT: Duration = Duration::from_millis(2);
 /// Longest wait on a thread that runs no other requests. After that time programs hold all descriptors, and
 /// more waiting does not help.
 const DESCRIPTOR_WAIT_MAX: Duration = Duration::from_secs(30);
-/// Longest wait on a thread that answers the kernel: on a busy machine the threads that make room may be
-/// slow.
+/// Longest wait on a thread that answers the kernel: on a busy machine, making room may be slow.
 const ANSWERER_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Shortest time between two log messages about a shortage.
 const SHORTAGE_LOG_INTERVAL: Duration = Duration::from_secs(60);
@@ -49,14 +48,11 @@ pub(crate) struct Pressure {
     /// Threads that wait for room, and their limit: the others must answer the FORGETs that make room.
     waiters: AtomicUsize,
     waiters_max: AtomicUsize,
-    /// Names that the kernel is to forget, with their directories: negative dentries, and names of unused
-    /// inodes where the kernel cannot prune.
+    /// Names for the kernel to forget, with their directories: negative dentries, and unused inodes where the
+    /// kernel cannot prune.
     names: Mutex<Vec<(u64, OsString)>>,
-    /// Signals new names.
     names_added: Condvar,
-    /// The shrinker is to close data descriptors.
     data_close_requested: AtomicBool,
-    /// Whether the shrinker runs.
     shrinks: AtomicBool,
     /// Time of the last log message about a shortage.
     logged_at: Mutex<Option<Instant>>,
@@ -134,7 +130,7 @@ impl Pressure {
         self.shrinks.store(true, Ordering::Release);
     }
 
-    /// Whether this thread answers requests that others wait for, and so leaves slow work to the shrinker.
+    /// Whether this thread answers the kernel, and so leaves slow work to the shrinker.
     fn answers_requests(&self) -> bool {
         MAY_WAIT.get().is_none() && self.shrinks.load(Ordering::Acquire)
     }
@@ -202,19 +198,16 @@ impl Pressure {
         inodes >= inodes_mark / 2 || self.objects() >= self.objects_mark / 2
     }
 
-    /// Inodes that have an object.
     pub(crate) fn objects(&self) -> usize {
         self.objects.load(Ordering::Relaxed)
     }
 
-    /// An inode got an object.
     pub(crate) fn note_object_made(&self) {
         if self.objects.fetch_add(1, Ordering::Relaxed) >= self.objects_mark {
             self.shrinker_wakeup.notify_one();
         }
     }
 
-    /// An inode lost its object.
     pub(crate) fn note_object_dropped(&self) {
         self.objects.fetch_sub(1, Ordering::Relaxed);
     }

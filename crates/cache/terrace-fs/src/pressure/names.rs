@@ -12,7 +12,6 @@ use crate::inode::Inode;
 use crate::namespace::Namespace;
 use crate::page_cache::PageCache;
 
-/// Longest list of names.
 const NAMES_MAX: usize = 2048;
 
 impl<C: PageCache> Namespace<C> {

@@ -8,8 +8,8 @@
 //!
 //! Descriptors that can be reopened are a cache. A request that finds none left closes data descriptors and
 //! drops resting inodes ([`Namespace::with_room`]). If only the kernel can help, the request waits on a
-//! thread that runs no other requests: the FORGETs and RELEASEs that make room must be answered meanwhile. A
-//! program gets EMFILE only after a long shortage, which is logged.
+//! thread without other requests. Others answer the FORGETs and RELEASEs that make room. A program gets
+//! EMFILE only after a long shortage, which is logged.
 //!
 //! The kernel also forgets under memory pressure, which is common on the machines that terrace is made for.
 //! An inode with cached content then *rests*: it stays in the table as if it were known. The same thread
@@ -44,13 +44,13 @@ impl<C: PageCache> Namespace<C> {
         self.pressure.waiters_max.store(threads.saturating_sub(2).max(threads / 2), Ordering::Relaxed);
     }
 
-    /// Declares that this thread runs no request that others wait for, so it may wait for descriptors.
+    /// Declares that no other request waits for this thread, so the thread may wait for descriptors.
     /// `requested_at`: time of the present request.
     pub fn may_wait(requested_at: Instant) {
         MAY_WAIT.set(Some(requested_at));
     }
 
-    /// Whether descriptors or table slots are so few that a request that needs one may have to wait.
+    /// Whether requests may have to wait for descriptors or table slots.
     pub(crate) fn is_short(&self) -> bool {
         self.pressure.is_short(self.inodes.len())
             || self.inodes.len() >= self.inodes.max() / 8 * 7
@@ -157,7 +157,6 @@ impl<C: PageCache> Namespace<C> {
         }
     }
 
-    /// Ends `shrink_loop`.
     pub(crate) fn end_shrinking(&self) {
         let _names = self.pressure.names.lock();
         self.pressure.ended.store(true, Ordering::Release);

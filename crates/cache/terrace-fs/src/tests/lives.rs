@@ -9,8 +9,8 @@ use super::*;
 use crate::inode::{Inode, handle};
 use terrace_testkit::rng::{Rng, seed};
 
-/// FORGET and a sweep reach the same inode. One retires it, a lookup makes the next inode of that number, and
-/// the other continues with its stale reference.
+/// FORGET and a sweep reach the same inode. One retires it, a lookup makes the number's next inode, and the
+/// other one has a stale reference.
 #[test]
 fn stale_reference_leaves_the_next_inode_alone() {
     let mut world = Fixture::new();
@@ -137,7 +137,7 @@ fn every_slot_is_free_once<C: PageCache>(world: &mut Fixture<C>) {
 const FILES: usize = 8;
 const THREADS: usize = 4;
 
-/// A page cache over memory files that outlive it, so that a daemon can be killed.
+/// A page cache over memory files that survive a killed daemon.
 trait Mortal: PageCache + Sized {
     /// The parts of the first daemon's cache that its successor gets.
     type Left;

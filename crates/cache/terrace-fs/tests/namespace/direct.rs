@@ -16,7 +16,6 @@ use terrace_fs::{Attr, CachedFile, PageCache, Time};
 #[derive(Debug, Default)]
 pub(crate) struct Direct;
 
-/// A file of [`Direct`].
 #[derive(Clone, Debug)]
 pub(crate) struct DirectFile(Arc<SourceFile>);
 

@@ -23,7 +23,6 @@ use crate::direct::Direct;
 const ROLE: &str = "TERRACE_TEST_SUPERVISOR";
 const THREADS: usize = 8;
 
-/// The page cache of a mount.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Cache {
     Direct,

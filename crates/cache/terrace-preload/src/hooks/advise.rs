@@ -69,10 +69,6 @@ fn is_read_ahead(fd: c_int, offset: off_t, len: size_t) -> bool {
 
 macro_rules! fadvise {
     ($name:ident) => {
-        /// See posix_fadvise(2).
-        ///
-        /// # Safety
-        /// As posix_fadvise.
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name(fd: c_int, offset: off_t, len: off_t, advice: c_int) -> c_int {
             if guard(|| is_answered(fd, offset, len, advice)) {
@@ -86,10 +82,6 @@ macro_rules! fadvise {
 fadvise!(posix_fadvise);
 fadvise!(posix_fadvise64);
 
-/// See readahead(2).
-///
-/// # Safety
-/// As readahead.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn readahead(fd: c_int, offset: off_t, len: size_t) -> ssize_t {
     if guard(|| is_read_ahead(fd, offset, len)) {

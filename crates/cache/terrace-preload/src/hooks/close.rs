@@ -30,10 +30,6 @@ pub(super) fn close_by(fd: c_int, call: impl FnOnce() -> c_int) -> c_int {
 /// Defines close under its names.
 macro_rules! close_hook {
     ($name:ident) => {
-        /// See close(2).
-        ///
-        /// # Safety
-        /// As close.
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name(fd: c_int) -> c_int {
             // SAFETY: the program's own argument.
@@ -44,10 +40,6 @@ macro_rules! close_hook {
 close_hook!(close);
 close_hook!(__close);
 
-/// See dup(2).
-///
-/// # Safety
-/// As dup.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn dup(old: c_int) -> c_int {
     // SAFETY: the program's own argument.
@@ -60,7 +52,6 @@ pub(super) fn dup_by(old: c_int, call: impl FnOnce() -> c_int) -> c_int {
     new
 }
 
-/// A dup to a number.
 #[inline]
 pub(super) fn dup_to_by(old: c_int, new: c_int, call: impl FnOnce() -> c_int) -> c_int {
     replaced(old, new);
@@ -89,10 +80,6 @@ fn replaced(old: c_int, new: c_int) {
 /// Defines dup2 under its names.
 macro_rules! dup2_hook {
     ($name:ident) => {
-        /// See dup2(2).
-        ///
-        /// # Safety
-        /// As dup2.
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name(old: c_int, new: c_int) -> c_int {
             // SAFETY: the program's own arguments.
@@ -103,10 +90,6 @@ macro_rules! dup2_hook {
 dup2_hook!(dup2);
 dup2_hook!(__dup2);
 
-/// See dup3(2).
-///
-/// # Safety
-/// As dup3.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
     // SAFETY: the program's own arguments.
@@ -137,10 +120,6 @@ pub(super) fn fcntl_by(fd: c_int, op: c_int, arg: usize, call: impl FnOnce() -> 
 /// Defines fcntl under its names. The argument, if any, is an integer or a pointer: one register.
 macro_rules! fcntl_hook {
     ($name:ident) => {
-        /// See fcntl(2).
-        ///
-        /// # Safety
-        /// As fcntl.
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name(fd: c_int, op: c_int, arg: usize) -> c_int {
             // SAFETY: the program's own arguments.
@@ -152,10 +131,7 @@ fcntl_hook!(fcntl);
 fcntl_hook!(fcntl64);
 fcntl_hook!(__fcntl);
 
-/// See close_range(2). The library's descriptors stay open.
-///
-/// # Safety
-/// As close_range.
+/// The library's descriptors stay open.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     // SAFETY: the program's own arguments.
@@ -182,10 +158,6 @@ pub(super) fn close_range_by(
     if whole { call(first, last) } else { gaps(first, last, call) }
 }
 
-/// See closefrom(3).
-///
-/// # Safety
-/// As closefrom.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn closefrom(low: c_int) {
     let first = low.max(0) as c_uint;

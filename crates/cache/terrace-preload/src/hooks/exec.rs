@@ -176,60 +176,36 @@ pub(super) unsafe fn by_call(n: c_long, a: [usize; 6]) -> c_long {
     }
 }
 
-/// See execve(2).
-///
-/// # Safety
-/// As execve.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn execve(path: *const c_char, argv: Strings, env: Strings) -> c_int {
     // SAFETY: the program's own arguments.
     unsafe { with(env, || loads(libc::AT_FDCWD, path), |env| next::execve(path, argv, env)) }
 }
 
-/// See execv(3).
-///
-/// # Safety
-/// As execv.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn execv(path: *const c_char, argv: Strings) -> c_int {
     // SAFETY: the program's own arguments.
     unsafe { execve(path, argv, environ) }
 }
 
-/// See execvpe(3).
-///
-/// # Safety
-/// As execvpe.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn execvpe(name: *const c_char, argv: Strings, env: Strings) -> c_int {
     // SAFETY: the program's own arguments.
     unsafe { with(env, || found_loads(name), |env| next::execvpe(name, argv, env)) }
 }
 
-/// See execvp(3).
-///
-/// # Safety
-/// As execvp.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn execvp(name: *const c_char, argv: Strings) -> c_int {
     // SAFETY: the program's own arguments.
     unsafe { execvpe(name, argv, environ) }
 }
 
-/// See fexecve(3).
-///
-/// # Safety
-/// As fexecve.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn fexecve(fd: c_int, argv: Strings, env: Strings) -> c_int {
     // SAFETY: the program's own arguments.
     unsafe { with(env, || loads(fd, c"".as_ptr()), |env| next::fexecve(fd, argv, env)) }
 }
 
-/// See execveat(2).
-///
-/// # Safety
-/// As execveat.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn execveat(
     dir: c_int,
@@ -245,10 +221,6 @@ pub(super) unsafe extern "C-unwind" fn execveat(
 /// Defines posix_spawn under its names.
 macro_rules! spawn_hook {
     ($name:ident, $loads:expr) => {
-        /// See posix_spawn(3).
-        ///
-        /// # Safety
-        /// As posix_spawn.
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name(
             pid: *mut pid_t,
@@ -280,9 +252,6 @@ mod lists {
     macro_rules! list {
         ($(#[$doc:meta])* $name:ident => $with:ident) => {
             $(#[$doc])*
-            ///
-            /// # Safety
-            /// As the function of that name.
             #[unsafe(no_mangle)]
             #[unsafe(naked)]
             unsafe extern "C" fn $name() -> c_int {

@@ -18,8 +18,7 @@ pub(super) fn guard<T: Default>(decide: impl FnOnce() -> T) -> T {
     if local().is_cancelled_at_once() { undisturbed(decide) } else { apart(decide) }
 }
 
-/// As [`guard`] in a thread of another type, for a decision with few system calls: the code around each of
-/// them marks it ([`quiet`]).
+/// As [`guard`] in a thread of another type, for a decision whose few system calls are marked ([`quiet`]).
 #[inline]
 pub(super) fn caught<T: Default>(decide: impl FnOnce() -> T) -> T {
     match catch_unwind(AssertUnwindSafe(decide)) {
@@ -41,8 +40,8 @@ fn apart<T: Default>(decide: impl FnOnce() -> T) -> T {
     })
 }
 
-/// For a thread of that type: cancellation is deferred until the decision ends, so that none of its locks
-/// stays taken.
+/// For a thread of that type: cancellation is deferred until the decision ends, so none of its locks stays
+/// taken.
 #[cold]
 #[inline(never)]
 fn undisturbed<T: Default>(decide: impl FnOnce() -> T) -> T {
@@ -57,10 +56,6 @@ fn undisturbed<T: Default>(decide: impl FnOnce() -> T) -> T {
     }
 }
 
-/// See pthread_setcanceltype(3).
-///
-/// # Safety
-/// As pthread_setcanceltype.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int {
     // A vfork child sets the type of its parent's thread as well.

@@ -1,6 +1,6 @@
 //! mlockall: locks and populates the program's memory without the library's mappings of the cache.
 //!
-//! Those are shared by all clients, and only the daemon fills them: populated holes would get memory that
+//! All clients share those mappings, and only the daemon fills them. Populated holes would get memory that
 //! `--memory` does not count. Later mappings of the library are never locked (terrace-shm's `part.rs`).
 
 use super::guard::guard;
@@ -13,10 +13,6 @@ const OURS: &[u8] = b"/memfd:terrace-";
 const LINE_MAX: usize = 128;
 const MLOCK_ONFAULT: c_int = libc::MCL_ONFAULT;
 
-/// See mlockall(2).
-///
-/// # Safety
-/// As mlockall.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn mlockall(flags: c_int) -> c_int {
     // SAFETY: the program's own argument.

@@ -1,5 +1,5 @@
-//! Calls that make descriptors of other kinds. If a number was closed unseen (inside libc, or by a raw system
-//! call), its old entry is removed here, when the number is reused.
+//! Calls that make descriptors of other kinds. After an unseen close (inside libc, or by a raw system call),
+//! a number's reuse removes its old entry here.
 
 use super::guard::guard;
 use crate::local::local;
@@ -49,10 +49,6 @@ unsafe fn received(m: &msghdr) {
 /// Defines a hook: name, arguments, action on the result.
 macro_rules! hook {
     ($name:ident($($arg:ident: $t:ty),*) => |$ret:ident| $after:expr) => {
-        /// See the manual page of that name.
-        ///
-        /// # Safety
-        /// As the function of that name.
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($($arg: $t),*) -> c_int {
             // SAFETY: the program's own arguments.
@@ -80,10 +76,6 @@ hook!(inotify_init() => |fd| made(fd));
 hook!(inotify_init1(f: c_int) => |fd| made(fd));
 hook!(memfd_create(p: *const c_char, f: c_uint) => |fd| made(fd));
 
-/// See recvmsg(2).
-///
-/// # Safety
-/// As recvmsg.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn recvmsg(s: c_int, m: *mut msghdr, f: c_int) -> ssize_t {
     // SAFETY: the program's own arguments. After success the message is valid.
@@ -96,10 +88,6 @@ pub(super) unsafe extern "C-unwind" fn recvmsg(s: c_int, m: *mut msghdr, f: c_in
     }
 }
 
-/// See recvmmsg(2).
-///
-/// # Safety
-/// As recvmmsg.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn recvmmsg(
     s: c_int,

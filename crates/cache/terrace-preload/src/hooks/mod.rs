@@ -1,7 +1,7 @@
-//! The exported functions. Each is a guarded decision, followed by the real call.
+//! The exported functions: a guarded decision, then the real call. Manual pages have the safety contracts.
 //!
-//! The real call is outside `catch_unwind` and in a frame without destructors: read, open and close are
-//! cancellation points, and glibc cancels a thread by unwinding it.
+//! The real call is outside `catch_unwind`, in a frame without destructors: glibc cancels read, open and
+//! close by unwinding.
 
 mod advise;
 mod close;

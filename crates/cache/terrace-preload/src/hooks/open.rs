@@ -40,9 +40,9 @@ fn opened(fd: c_int, flags: c_int) {
 }
 
 /// Called before an open. If the open makes registration worthwhile, the process becomes a client first: the
-/// daemon has the kernel cache files opened by others. (A second open afterwards would not do: the close of
-/// the first descriptor drops the process's POSIX locks on the file, and is visible to inotify.) A process
-/// that uses no file of the mount pays for one statx only.
+/// kernel caches files opened by non-clients. A second open afterwards does harm: the first descriptor's
+/// close drops the process's POSIX locks and is visible to inotify. A process that uses no file of the mount
+/// pays for one statx only.
 ///
 /// # Safety
 /// `path` is the program's.
@@ -69,10 +69,9 @@ unsafe fn opening(dir: c_int, path: *const c_char, flags: c_int) {
 /// Opens for reading and writing after which registration is worthwhile.
 const WRITES_MIN: u32 = 32;
 
-/// Registration costs as much as reads of a few hundred pages. A process that reads small files, or makes a
-/// few, never regains that: the kernel's page cache serves it as well. A file changed in place mostly belongs
-/// to a database, and all its openers should be clients. While one of them is not, the others use the mount
-/// path.
+/// Registration costs as much as reads of a few hundred pages. A process with small or few reads never
+/// regains that: the kernel's page cache serves it as well. A file changed in place mostly belongs to a
+/// database, and all its openers should be clients. While one of them is not, the others use the mount path.
 fn is_worth_registering(size: u64, flags: c_int) -> bool {
     static WRITES: AtomicU32 = AtomicU32::new(0);
     let changes = flags & libc::O_ACCMODE == libc::O_RDWR;
@@ -119,14 +118,10 @@ fn classify(fd: c_int, ino: u64) {
     }
 }
 
-/// Defines a hook. Third and fourth arguments are fixed: a variadic caller passes them in the same registers,
-/// and the real function ignores a mode that it does not need.
+/// Defines a hook. Third and fourth arguments are fixed: variadic callers use the same registers, and the
+/// real function ignores an unneeded mode.
 macro_rules! hook {
     ($name:ident($($arg:ident: $t:ty),*) at $dir:expr, $path:expr, flags $flags:expr) => {
-        /// See open(2).
-        ///
-        /// # Safety
-        /// As the function of that name.
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($($arg: $t),*) -> c_int {
             // SAFETY: the program's own arguments.

@@ -27,10 +27,7 @@ unsafe extern "C" fn in_child() {
     guard(connection::forked);
 }
 
-/// See _Fork(3): fork without handlers.
-///
-/// # Safety
-/// As _Fork.
+/// A fork without handlers.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn _Fork() -> c_int {
     guard(table::share_all);
@@ -42,10 +39,6 @@ pub(super) unsafe extern "C-unwind" fn _Fork() -> c_int {
     pid
 }
 
-/// See unshare(2).
-///
-/// # Safety
-/// As unshare.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
     guard(|| before_unshare(flags));
@@ -70,7 +63,7 @@ unsafe extern "C" fn terrace_before_clone(flags: usize) {
 }
 
 /// Handles the calls that the syscall stub below intercepts: those that change the table of descriptors, and
-/// some more. Returns as syscall does. It makes the raw system call: an interposer of mmap or close may have
+/// some more. Returns as syscall does. It makes the raw system call. An interposer of mmap or close may have
 /// called syscall, and libc's function would call it again.
 unsafe extern "C-unwind" fn terrace_syscall(
     n: c_long,
@@ -142,10 +135,6 @@ fn before_unshare(flags: c_int) {
     }
 }
 
-/// See prctl(2).
-///
-/// # Safety
-/// As prctl.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn prctl(op: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
     guard(|| before_prctl(op));
@@ -195,12 +184,8 @@ mod stubs {
     }
 
     // vfork: the child returns first, on the parent's stack, and may overwrite the return address there: a
-    // register keeps it. The thread's `vforked` (offset 0 of its Local) is set in the child, and restored in
-    // the parent, which continues after the child.
-    /// See vfork(2).
-    ///
-    /// # Safety
-    /// As vfork.
+    // register keeps it. The thread's `vforked` (offset 0 of its Local) is set in the child. The parent
+    // continues after the child and restores it.
     #[unsafe(no_mangle)]
     #[unsafe(naked)]
     pub(super) unsafe extern "C" fn vfork() -> c_int {
@@ -227,10 +212,6 @@ mod stubs {
         )
     }
 
-    /// The same under its other name.
-    ///
-    /// # Safety
-    /// As vfork.
     #[unsafe(no_mangle)]
     #[unsafe(naked)]
     pub(super) unsafe extern "C" fn __vfork() -> c_int {
@@ -239,10 +220,6 @@ mod stubs {
 
     // clone(fn, stack, flags, arg, ptid, tls, ctid): passes the flags to the hook, then jumps to the real
     // clone.
-    /// See clone(2).
-    ///
-    /// # Safety
-    /// As clone.
     #[unsafe(no_mangle)]
     #[unsafe(naked)]
     pub(super) unsafe extern "C" fn clone() -> c_int {
@@ -265,10 +242,6 @@ mod stubs {
         )
     }
 
-    /// The same under its other name.
-    ///
-    /// # Safety
-    /// As clone.
     #[unsafe(no_mangle)]
     #[unsafe(naked)]
     pub(super) unsafe extern "C" fn __clone() -> c_int {
@@ -277,10 +250,6 @@ mod stubs {
 
     // syscall(n, ...): a few numbers go to terrace_syscall, fork-like ones are announced, all others are made
     // directly.
-    /// See syscall(2).
-    ///
-    /// # Safety
-    /// As syscall.
     #[unsafe(no_mangle)]
     #[unsafe(naked)]
     pub(super) unsafe extern "C" fn syscall() -> c_long {

@@ -43,10 +43,6 @@ fn offset_of(offset: off_t) -> Option<u64> {
 /// vectors the length is set to a page: only its order of magnitude matters.
 macro_rules! hook {
     ($name:ident($fd:ident: c_int $(, $arg:ident: $t:ty)*) at $at:expr, if $when:expr => $serve:expr) => {
-        /// See read(2).
-        ///
-        /// # Safety
-        /// As the function of that name.
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($fd: c_int $(, $arg: $t)*) -> ssize_t {
             /// The preload path's result, or the kernel's.

@@ -26,10 +26,6 @@ unsafe fn forget_stream(stream: *mut FILE) {
     });
 }
 
-/// See fclose(3).
-///
-/// # Safety
-/// As fclose.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
     // SAFETY: the program's own argument.
@@ -39,10 +35,6 @@ pub(super) unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
     }
 }
 
-/// See fdopen(3).
-///
-/// # Safety
-/// As fdopen.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     guard(|| mine().then(|| table::forget(fd)));
@@ -63,10 +55,6 @@ unsafe fn writes(mode: *const c_char) -> bool {
 /// Defines hooks of fopen.
 macro_rules! fopen_hook {
     ($name:ident) => {
-        /// See fopen(3).
-        ///
-        /// # Safety
-        /// As fopen.
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name(path: *const c_char, mode: *const c_char) -> *mut FILE {
             // SAFETY: the program's own arguments.
@@ -88,14 +76,10 @@ macro_rules! fopen_hook {
 fopen_hook!(fopen);
 fopen_hook!(fopen64);
 
-/// Defines hooks of freopen. It closes the stream before it opens the path, so it cannot be repeated: signals
-/// are blocked meanwhile.
+/// Defines hooks of freopen. freopen closes the stream before it opens the path. The call cannot be repeated,
+/// so signals are blocked meanwhile.
 macro_rules! freopen_hook {
     ($name:ident) => {
-        /// See freopen(3).
-        ///
-        /// # Safety
-        /// As freopen.
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name(
             path: *const c_char,
@@ -120,10 +104,6 @@ freopen_hook!(freopen64);
 /// Defines hooks of truncate.
 macro_rules! truncate_hook {
     ($name:ident) => {
-        /// See truncate(2).
-        ///
-        /// # Safety
-        /// As truncate.
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name(path: *const c_char, len: off_t) -> c_int {
             // SAFETY: the program's own arguments.

@@ -26,10 +26,6 @@ unsafe fn made(ring: *const c_void, ret: c_int) {
 /// Hooks of the functions that make a ring.
 macro_rules! make_hook {
     ($name:ident($entries:ident: c_uint, $ring:ident: *mut c_void $(, $arg:ident: $t:ty)*)) => {
-        /// See io_uring_queue_init(3).
-        ///
-        /// # Safety
-        /// As the function of that name.
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($entries: c_uint, $ring: *mut c_void $(, $arg: $t)*) -> c_int {
             // SAFETY: the program's own arguments.
@@ -48,10 +44,6 @@ make_hook!(io_uring_queue_init_mem(n: c_uint, ring: *mut c_void, p: *mut c_void,
 /// Hooks of the functions that submit.
 macro_rules! submit_hook {
     ($name:ident($ring:ident: *mut c_void $(, $arg:ident: $t:ty)*)) => {
-        /// See io_uring_submit(3).
-        ///
-        /// # Safety
-        /// As the function of that name.
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($ring: *mut c_void $(, $arg: $t)*) -> c_int {
             guard(|| {
@@ -78,10 +70,6 @@ submit_hook!(io_uring_wait_cqe_timeout(ring: *mut c_void, c: *mut c_void, t: *mu
 /// Hooks of the bare system calls: the program manages a ring itself, and the library does not see its entries.
 macro_rules! bare_hook {
     ($name:ident($($arg:ident: $t:ty),*) if $when:expr) => {
-        /// See io_uring_setup(2), io_uring_enter(2).
-        ///
-        /// # Safety
-        /// As the function of that name.
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($($arg: $t),*) -> c_int {
             guard(|| ($when && !local().vforked()).then(connection::turn_off));

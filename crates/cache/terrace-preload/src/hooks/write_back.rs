@@ -12,8 +12,8 @@ const IORING_OFF_SQES: off_t = 0x1000_0000;
 /// readers to the mount path. Returns zero, or the errno for a mapping that cannot be announced: other
 /// processes would never see its stores.
 ///
-/// Also after the preload path has closed, for descriptors that the library did not see opened, and for
-/// mappings for reading, which can be made writable later.
+/// Called also after the preload path has closed, for descriptors that the library did not see opened. Called
+/// for mappings for reading too, since they can become writable later.
 fn before_shared_map(fd: c_int, offset: off_t) -> c_int {
     if connection::mount_dev().is_none() && connection::told_dev().is_none() {
         return 0;
@@ -53,10 +53,7 @@ pub(super) fn map_by(
 
 macro_rules! hook {
     ($name:ident) => {
-        /// See mmap(2). Anonymous memory is an allocator's: it goes to the kernel directly.
-        ///
-        /// # Safety
-        /// As mmap.
+        /// Anonymous memory is an allocator's: it goes to the kernel directly.
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name(
             at: *mut c_void,
@@ -79,10 +76,7 @@ macro_rules! hook {
 hook!(mmap);
 hook!(mmap64);
 
-/// See syncfs(2). The kernel does not pass it on to a FUSE daemon; the library does.
-///
-/// # Safety
-/// As syncfs.
+/// The kernel does not pass it on to a FUSE daemon; the library does.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn syncfs(fd: c_int) -> c_int {
     // SAFETY: the program's own argument.
@@ -98,10 +92,6 @@ pub(super) fn syncfs_by(fd: c_int, call: impl FnOnce() -> c_int) -> c_int {
     if ret == 0 && errno != 0 { sys::libc_ret(-(errno as isize)) as c_int } else { ret }
 }
 
-/// See sync(2).
-///
-/// # Safety
-/// As sync.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn sync() {
     before_sync();
@@ -109,7 +99,6 @@ pub(super) unsafe extern "C-unwind" fn sync() {
     unsafe { next::sync() }
 }
 
-/// Called before a sync.
 pub(super) fn before_sync() {
     guard(|| {
         if connection::told_dev().is_some() {

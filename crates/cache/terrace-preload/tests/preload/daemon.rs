@@ -1,7 +1,7 @@
 //! A small daemon for tests: one directory, a small segment, and behaviour chosen by the test.
 //!
-//! The "mount" is the plain directory itself, so the mount path is the kernel and always right; the preload
-//! path must return the same. The segment has only what the test publishes.
+//! The "mount" is the plain directory, so the mount path is the kernel and always right. The preload path
+//! must return the same. The segment has only what the test publishes.
 
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -29,7 +29,6 @@ use terrace_shm::{Entry, Geometry, PAGE_SIZE, Segment, TouchTable};
 
 const RING_SLOTS: usize = 16;
 
-/// Behaviour of the daemon.
 #[derive(Debug)]
 pub(crate) struct Manners {
     /// Whether SOURCE allows page fills.

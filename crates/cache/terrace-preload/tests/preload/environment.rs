@@ -1,5 +1,4 @@
-//! The library with other libraries and filters, in programs that lock their memory, and in programs that
-//! cannot load it.
+//! The library with other libraries and filters, with locked memory, and in programs that cannot load it.
 
 use super::{behind, bytes, fast, finish, library, plain, publish, worker};
 use crate::daemon::Running;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use terrace_testkit::rng::Rng;
 use terrace_testkit::wait::wait_until;
 
-/// Maximum wait of a reader for a silent store: one try, then the source; with a margin for a busy machine.
+/// Maximum wait of a reader for a silent store: one try, then the source, with a margin for busy machines.
 const LONGEST: Duration = Duration::from_secs(10);
 
 fn fixture(server: &Server) -> Fixture {

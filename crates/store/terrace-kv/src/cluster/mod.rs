@@ -2,7 +2,7 @@
 //! run.
 //!
 //! Clients use Redis' cluster protocol. Any server sends the map (CLUSTER SLOTS, SHARDS, NODES), and clients
-//! connect to the server of a slot; any other server redirects them (MOVED). There are no replicas, and slots
+//! connect to the server of a slot. Any other server redirects them (MOVED). There are no replicas, and slots
 //! do not move. The servers need no agreement: a failed server takes only its own slots down.
 //!
 //! ```toml
@@ -102,7 +102,6 @@ impl Cluster {
         Ok(Cluster { nodes, own, owners })
     }
 
-    /// The servers.
     pub(crate) fn nodes(&self) -> &[Node] {
         &self.nodes
     }
@@ -110,7 +109,6 @@ impl Cluster {
     pub(crate) fn own(&self) -> &Node {
         &self.nodes[self.own]
     }
-    /// Whether a node is this server.
     pub(crate) fn is_own(&self, node: &Node) -> bool {
         node.id == self.own().id
     }

@@ -1,7 +1,7 @@
-//! The slot of a key, one of 16,384: CRC16 (XMODEM) of the key, or of the hash tag between the first `{` and
-//! the next `}`. Keys with the same tag are on one server. Source: the specification of Redis Cluster.
+//! The slot of a key, one of 16,384: CRC16 (XMODEM) of the key, or of its tag between `{` and `}`. The tag
+//! begins at the first `{` and ends at the next `}`. Keys with the same tag are on one server. Source: the
+//! specification of Redis Cluster.
 
-/// Number of slots.
 pub(crate) const SLOTS: u16 = 16_384;
 
 const fn table() -> [u16; 256] {

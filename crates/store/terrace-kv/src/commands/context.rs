@@ -27,7 +27,6 @@ pub(crate) struct Session {
     pub(crate) client: Arc<Client>,
     pub(crate) protocol: Protocol,
     pub(crate) db: Db,
-    /// RESP3.
     pub(crate) resp3: bool,
     /// The password was given, or none is required.
     pub(crate) is_known: bool,
@@ -40,7 +39,6 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// The session of a new connection.
     pub(crate) fn new(client: Arc<Client>, protocol: Protocol, is_known: bool) -> Session {
         let replies = Replies::On;
         Session {
@@ -127,7 +125,6 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// The keys of a request.
     pub(crate) fn of<'a>(self, args: Args<'a>) -> impl Iterator<Item = &'a [u8]> {
         let last =
             if self.last < 0 { args.len() as i64 + i64::from(self.last) } else { i64::from(self.last) };
@@ -154,7 +151,6 @@ impl Row {
     pub(crate) fn reads(&self) -> bool {
         self.flags.contains(Flags::READ)
     }
-    /// Whether the command accepts `count` arguments.
     pub(crate) fn accepts(&self, count: usize) -> bool {
         let (count, least) = (count as i64, i64::from(self.arity.abs()));
         if self.arity < 0 { count >= least } else { count == least }

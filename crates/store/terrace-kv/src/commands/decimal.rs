@@ -29,7 +29,6 @@ impl Number {
         parse_float(text).map(|float| Number { float, units: units(text) })
     }
 
-    /// Whether it is infinite.
     pub(super) fn is_infinite(self) -> bool {
         self.float.is_infinite()
     }

@@ -88,7 +88,7 @@ fn end_or_refuse(context: &mut Context<'_>) -> Outcome {
     Err(Refusal::Other(line.to_owned()))
 }
 
-/// Whether a web page made a browser send this: HTTP to a local port, with a body that reads as commands.
+/// Whether a web page made a browser send this: HTTP to a local port, with commands as its body.
 pub(super) fn is_of_a_browser(name: &[u8]) -> bool {
     is(name, "POST") || is(name, "HOST:")
 }

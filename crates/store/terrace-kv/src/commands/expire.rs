@@ -16,13 +16,9 @@ pub(super) struct Unit {
     pub(crate) relative: bool,
 }
 
-/// `EX`.
 pub(super) const EX: Unit = Unit { seconds: true, relative: true };
-/// `PX`.
 pub(super) const PX: Unit = Unit { seconds: false, relative: true };
-/// `EXAT`.
 pub(super) const EXAT: Unit = Unit { seconds: true, relative: false };
-/// `PXAT`.
 pub(super) const PXAT: Unit = Unit { seconds: false, relative: false };
 
 impl Unit {

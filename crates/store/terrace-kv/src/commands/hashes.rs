@@ -228,7 +228,7 @@ pub(super) fn hincrbyfloat(context: &mut Context<'_>) -> Outcome {
 }
 
 /// Random indices below `len`: distinct ones, or with repetition if `count` is negative. Each is drawn when
-/// the iterator reaches it, so a reply that exceeds its limit draws no more.
+/// the iterator reaches it: a reply above its limit draws no more.
 pub(super) fn random_indices(len: usize, count: i64) -> impl ExactSizeIterator<Item = usize> {
     let (wanted, repeats) = (count.unsigned_abs() as usize, count < 0);
     // Fisher-Yates shuffle of the indices. Only displaced positions are stored.

@@ -97,7 +97,6 @@ pub(super) fn keys(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// The value of an element.
 enum Value<'a> {
     Bytes(&'a [u8]),
     Score(f64),

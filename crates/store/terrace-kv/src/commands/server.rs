@@ -68,7 +68,6 @@ fn describe(row: &Row, reply: &mut Reply<'_>) {
     (0..3).for_each(|_| reply.array(0));
 }
 
-/// The settings of CONFIG GET.
 fn settings(server: &Server) -> Vec<(&'static str, String)> {
     let config = &server.config;
     let (append, fsync) = match config.durability {

@@ -84,7 +84,6 @@ pub(super) fn set(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// The word of a new string.
 const STRING: Word = Word { kind: Kind::String, form: Form::Compact, expires: None, flags: 0 };
 
 /// Writes a whole string with this word and expiry time. A time in the past removes the key.

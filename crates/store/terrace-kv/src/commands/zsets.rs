@@ -18,7 +18,6 @@ pub(super) fn read(context: &mut Context<'_>, answer: impl FnOnce(&Zset, &mut Re
     locked.close(db, key, open)
 }
 
-/// Changes a sorted set.
 pub(super) fn change<T>(
     context: &mut Context<'_>,
     change: impl FnOnce(&mut Open<Zset>, &Context<'_>) -> Outcome<T>,
@@ -65,9 +64,7 @@ struct AddOptions {
 enum Added {
     /// Unchanged: the conditions do not hold, or the score is the same.
     Nothing(Option<f64>),
-    /// The member is new.
     New(f64),
-    /// The score has changed.
     Changed(f64),
 }
 

@@ -1,10 +1,10 @@
-//! A collection opened for one command. The command reads it from its blob or takes the decoded one, changes
+//! A collection opened for one command. The command reads the blob or takes the decoded collection, changes
 //! it, and writes the change.
 //!
 //! A collection up to [`SMALL`] bytes is compact. It is written whole and not kept in memory, since decoding
-//! costs less. A larger collection is a log in the store and a table in memory: a change of one element of a
-//! million writes one record. Up to [`LOG_MAX`] bytes the log is one blob, rewritten when most records are
-//! dead. A larger log is in pieces, cleaned one at a time ([`super::segment_list`]).
+//! costs less. A larger collection is a log in the store and a table in memory: a change writes one record.
+//! Up to [`LOG_MAX`] bytes the log is one blob, rewritten when most records are dead. A larger log is in
+//! pieces, cleaned one at a time ([`super::segment_list`]).
 
 use std::any::Any;
 use std::sync::Arc;
@@ -159,7 +159,6 @@ pub(crate) enum Write {
 }
 
 impl<C: Collection> Open<C> {
-    /// A new, empty one.
     pub(super) fn new() -> Open<C> {
         Open { content: Box::default(), log: Vec::new(), word: None, stored: 0, chain: None, counted: None }
     }

@@ -11,8 +11,8 @@ use super::dead_records::DeadRecords;
 use super::record::FieldRecord;
 use super::word::Kind;
 
-/// Memory of a field without its bytes: entry with spare room, table slot, allocation of the value and of a
-/// long name.
+/// Memory of a field without its bytes: entry with spare room, table slot, allocations of value and long
+/// name.
 const FIELD_BYTES: usize = 100;
 
 /// Bytes of a value to prefetch. The hardware prefetcher follows a longer copy by itself.
@@ -36,7 +36,6 @@ impl Equivalent<CompactBytes> for Name<'_> {
     }
 }
 
-/// The fields.
 #[derive(Debug, Default)]
 pub(crate) struct Hash {
     fields: IndexMap<CompactBytes, Value, DefaultHashBuilder>,
@@ -48,7 +47,6 @@ pub(crate) struct Hash {
 }
 
 impl Hash {
-    /// A field's value.
     pub(crate) fn get(&self, field: &[u8]) -> Option<&[u8]> {
         self.fields.get(&Name(field)).map(|value| &*value.bytes)
     }
@@ -75,7 +73,6 @@ impl Hash {
         }
         there
     }
-    /// The fields with their values.
     pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = (&[u8], &[u8])> {
         self.fields.iter().map(|(field, value)| (&**field, &*value.bytes))
     }

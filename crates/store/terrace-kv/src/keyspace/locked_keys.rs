@@ -17,8 +17,7 @@ use super::word::{Form, Kind, Word};
 use crate::blobs::{BlobError, Blobs, Db};
 use crate::error::{Outcome, Refusal};
 
-/// Estimated ratio of the memory of a decoded collection to the size of its blob, for elements of a few
-/// bytes.
+/// Estimated ratio of a decoded collection's memory to its blob's size, for elements of a few bytes.
 const DECODED_TIMES: usize = 4;
 
 /// A page of zeros. Longer runs repeat it.
@@ -159,8 +158,8 @@ impl<'a> LockedKeys<'a> {
         self.put((db, key), Some(word.form), word, &[content], 0)
     }
 
-    /// Writes a value from several parts over one of the form `old`, if known. It may grow up to `room`
-    /// bytes.
+    /// Writes a value from several parts over one of the form `old`, if known. The value may grow up to
+    /// `room` bytes.
     fn put(
         &mut self,
         (db, key): (Db, &[u8]),

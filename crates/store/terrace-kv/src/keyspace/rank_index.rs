@@ -1,9 +1,8 @@
-//! Rank index of an ordered set: the first member of every few hundred, and the number of members of each
-//! step.
+//! Rank index of an ordered set: the first member and the size of each step of a few hundred members.
 //!
-//! `BTreeSet` does not count the members below its nodes. In a set of a million members a count of those
-//! before one took 20 to 40 ms. With the rank index, a rank is a sum over the steps below and a walk within
-//! one step. The index is built at the first rank query: most sets never get one.
+//! `BTreeSet` does not count the members below its nodes. A count of the members before one of a million took
+//! 20 to 40 ms. With the rank index, a rank is a sum over the steps below and a walk within one step. The
+//! index is built at the first rank query: most sets never get one.
 
 use std::collections::BTreeSet;
 use std::collections::btree_set::Range;
@@ -22,7 +21,6 @@ pub(super) struct RankIndex<T> {
 }
 
 impl<T: Ord + Clone> RankIndex<T> {
-    /// Builds the rank index of a set.
     pub(super) fn new(order: &BTreeSet<T>) -> RankIndex<T> {
         let mut members = order.iter();
         let begins: Vec<T> = successors(members.nth(STEP), |_| members.nth(STEP - 1)).cloned().collect();
@@ -31,12 +29,10 @@ impl<T: Ord + Clone> RankIndex<T> {
         RankIndex { begins, counts }
     }
 
-    /// The step of a member.
     fn step(&self, of: &T) -> usize {
         self.begins.partition_point(|begin| begin <= of)
     }
 
-    /// Adds a member of the set.
     pub(super) fn insert(&mut self, member: &T, order: &BTreeSet<T>) {
         let step = self.step(member);
         self.counts[step] += 1;
@@ -93,7 +89,6 @@ impl<T: Ord + Clone> RankIndex<T> {
         self.members(step, order).skip(place)
     }
 
-    /// The members from a step's begin on.
     fn members<'a>(&self, step: usize, order: &'a BTreeSet<T>) -> Range<'a, T> {
         match step {
             0 => order.range::<T, _>(..),

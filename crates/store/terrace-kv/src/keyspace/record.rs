@@ -28,7 +28,6 @@ pub enum FieldRecord<'a> {
 /// A record of a sorted set.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum MemberRecord<'a> {
-    /// Sets the member to this score.
     Set(&'a [u8], f64),
     Delete(&'a [u8]),
 }
@@ -41,7 +40,6 @@ fn put_varint(out: &mut Vec<u8>, mut value: usize) {
     out.push(value as u8);
 }
 
-/// Bytes that the varint of `value` takes.
 fn varint_bytes(value: usize) -> usize {
     (usize::BITS - (value | 1).leading_zeros()).div_ceil(7) as usize
 }
@@ -142,7 +140,6 @@ impl<'a> Record<'a> for MemberRecord<'a> {
 }
 
 impl FieldRecord<'_> {
-    /// Appends the record to `out`.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         match self {
             FieldRecord::Set(field, value) => {
@@ -164,7 +161,6 @@ impl FieldRecord<'_> {
 }
 
 impl MemberRecord<'_> {
-    /// Appends the record to `out`.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         match self {
             MemberRecord::Set(member, score) => {

@@ -25,7 +25,6 @@ const ROOM: u64 = 256 << 10;
 /// Low bits of a place: the offset in a piece. The bits above are the piece's number, which begins at 1. It
 /// may overflow: two pieces of a collection are never that far apart.
 pub(super) const OFFSET_BITS: u32 = 30;
-/// Number of the note.
 const NOTE: u64 = 0;
 /// The id of the note for a database that is being cleared.
 const CLEARING: u64 = 0;
@@ -47,7 +46,6 @@ pub(crate) fn place(number: u64, offset: u64) -> u64 {
     number << OFFSET_BITS | offset
 }
 
-/// The content of a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Head {
     id: u64,
@@ -130,7 +128,6 @@ impl SegmentList {
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
-    /// The encoded head.
     pub(crate) fn head(&self) -> [u8; KEY] {
         self.head.encode()
     }
@@ -189,7 +186,6 @@ impl SegmentList {
         Ok(())
     }
 
-    /// Reads the first piece.
     pub(crate) fn read_first(&self, blobs: &dyn Blobs, bytes: &mut Vec<u8>) -> Result<()> {
         self.read_piece(blobs, self.head.first, bytes)
     }

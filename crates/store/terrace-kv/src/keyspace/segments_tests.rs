@@ -37,7 +37,6 @@ enum Op {
     Drop(Vec<Vec<u8>>),
     Rename(Key, Key),
     Copy(Key, Key),
-    /// A string replaces the key.
     Replace(Key),
     Remove(Key),
     Clear(Db),
@@ -347,7 +346,7 @@ fn piece_that_could_not_be_dropped_is_cleaned_again() {
         op.run(&space).unwrap();
         refused += u64::from(fails && blobs.changes.load(Ordering::Relaxed) == made + 2);
     }
-    assert!(refused > 3, "{refused} pieces were cleaned in vain");
+    assert!(refused > 3, "{refused} pieces were cleaned for nothing");
     assert!(dump(&keyspace(Arc::new(blobs.after_crash()))) == model);
     let (stored, live) = sizes(&space, HASHES[0]);
     assert!(stored < 2 * live + (1 << 20), "{stored} bytes stored, {live} count");

@@ -58,7 +58,6 @@ pub struct Keyspace {
     /// Memory of decoded collections and its limit, bytes.
     pub(super) decoded_bytes: Arc<AtomicUsize>,
     pub(super) decoded_max: usize,
-    /// Whether active expiry is on.
     pub(super) expires_actively: AtomicBool,
     pub(super) counters: Counters,
 }
@@ -92,7 +91,6 @@ impl Keyspace {
         }
     }
 
-    /// The store.
     pub(crate) fn blobs(&self) -> &Arc<dyn Blobs> {
         &self.blobs
     }

@@ -32,7 +32,6 @@ fn bytes_of(key: &[u8], cached: &Cached) -> usize {
 }
 
 impl Stripe {
-    /// The content of a decoded collection.
     pub(super) fn content(&self, db: Db, key: &[u8]) -> Option<&(dyn Any + Send)> {
         self.decoded.get(&NameRef { db, key }).map(|cached| &*cached.content)
     }

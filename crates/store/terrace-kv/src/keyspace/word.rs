@@ -57,7 +57,6 @@ const WIDE_UNIT: u64 = 4000;
 /// The unpacked word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Word {
-    /// Type.
     pub(crate) kind: Kind,
     /// Form. Strings are always compact.
     pub(crate) form: Form,
@@ -73,7 +72,6 @@ impl Word {
         Word { kind, form: Form::Compact, expires: None, flags: 0 }
     }
 
-    /// Packs the word for storage.
     pub(crate) fn pack(self) -> u64 {
         let code = match (self.kind, self.form) {
             (Kind::String, _) if self.flags > 0 => return self.pack_with_flags(),
@@ -129,7 +127,6 @@ impl Word {
         Word::unpack(self.pack())
     }
 
-    /// Whether the key has expired.
     pub(crate) fn is_expired(self, now: u64) -> bool {
         self.expires.is_some_and(|expires| expires <= now)
     }

@@ -72,7 +72,6 @@ struct Score {
     place: u64,
 }
 
-/// The members.
 #[derive(Debug, Default)]
 pub(crate) struct Zset {
     scores: HashMap<Arc<[u8]>, Score, DefaultHashBuilder>,
@@ -87,7 +86,6 @@ pub(crate) struct Zset {
 }
 
 impl Zset {
-    /// A member's score.
     pub(crate) fn score(&self, member: &[u8]) -> Option<f64> {
         self.scores.get(member).map(|found| found.score)
     }
@@ -166,8 +164,8 @@ impl Zset {
             Some(at) => self.rank_index().rank(at, &self.order),
         }
     }
-    /// The position of a name, or behind it. Ranges of names are for sets with one score for all members:
-    /// that of the first member, or of the last with `is_last`.
+    /// The position of a name, or behind it. Ranges of names need one score for all members: that of the
+    /// first member, or of the last with `is_last`.
     pub(crate) fn point_of_name(&self, name: &[u8], behind: bool, is_last: bool) -> Point {
         let of = if is_last { self.order.last() } else { self.order.first() };
         // The next name in byte order is this one with a zero appended.

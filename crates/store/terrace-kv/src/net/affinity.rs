@@ -7,8 +7,8 @@
 //! SO_INCOMING_CPU (socket(7)) is the processor that received the last packet of a connection: on the
 //! loopback device, the client's. A thread compares it now and then with the processor it runs on. A thread
 //! with one client moves to the client's processor. A thread with several clients hands the client over to
-//! the thread of that processor. Neither happens if that processor already has more threads or clients: a
-//! program with one thread and many connections must not draw the whole server to its processor.
+//! the thread of that processor. Neither happens if that processor already has more threads or clients.
+//! Otherwise a program with one thread and many connections would draw the whole server to its processor.
 
 use std::io;
 
@@ -108,7 +108,6 @@ pub(super) mod tests {
         (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect()
     }
 
-    /// Binds this thread to one processor.
     pub(crate) fn bind_to(processor: usize) {
         sched_setaffinity(None, &set_of([processor])).unwrap();
     }

@@ -1,11 +1,10 @@
-//! Busy polling: a thread with one client polls before it sleeps, for up to 50 us (epoll_wait with a timeout
-//! of 0). It does so while requests follow closely. Linux does the same for network cards
-//! (`net.core.busy_poll`).
+//! Busy polling: a thread with one client polls for up to 50 us before it sleeps (epoll_wait with timeout 0).
+//! It does so while requests follow closely. Linux does the same for network cards (`net.core.busy_poll`).
 //!
 //! A client that waits for each reply runs in turn with its server, on two processors that are otherwise
 //! idle. The wake-up of an idle processor takes longer than the request: 35 to 65 us in a virtual machine.
-//! Polling saves one of two wake-ups. It takes processor time from other programs, so it needs two processors
-//! per client ([`crate::Config::busy_poll_clients`]). It ends when requests come less often.
+//! Polling saves one of two wake-ups. Polling takes processor time from other programs, so it needs two
+//! processors per client ([`crate::Config::busy_poll_clients`]). Polling ends when requests come less often.
 
 use std::io;
 use std::time::{Duration, Instant};

@@ -3,8 +3,8 @@
 //! A turn reads and runs received requests up to a limit. The replies are sent at the end of the thread's
 //! round, after a sync if required. Empty buffers shrink.
 //!
-//! A client may send many requests before it reads a reply. Unsent replies gather up to a limit, then
-//! requests wait up to a limit, then the connection is no longer read. The events to watch follow from this
+//! A client may send many requests before it reads a reply. Unsent replies gather up to a limit. Then
+//! requests wait up to a limit. Then the connection is no longer read. The events to watch follow from this
 //! state after each round: see [`Connection::interest`].
 
 use std::io;
@@ -88,7 +88,6 @@ impl Drop for Place {
     }
 }
 
-/// Outcome of a turn.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Turn {
     /// The turn may have changed the store.
@@ -97,7 +96,6 @@ pub(super) struct Turn {
 }
 
 impl Connection {
-    /// Creates the connection of a new client.
     pub(super) fn new(stream: Stream, session: Session, place: Place, server: &Server) -> Connection {
         let parser = Incoming::new(session.protocol, server.config.limits());
         Connection {

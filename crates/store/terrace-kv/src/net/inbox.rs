@@ -2,8 +2,8 @@
 //!
 //! **Few clients**: each client has its own thread as long as there are enough. On busy processors, client
 //! and thread wake each other on one processor. (With two processors per client the thread may poll on the
-//! second one: [`super::busy_poll`].) Two clients of one thread would run on two processors, and a wake-up
-//! across processors costs more than a request.
+//! second one: [`super::busy_poll`].) Two clients of one thread would run on two processors. A wake-up across
+//! processors costs more than a request.
 //!
 //! **Many clients** share one thread per processor. One wake-up serves several ready clients, and one
 //! prefetch covers their look-ups ([`super::pipeline`]). Once clients have outnumbered threads for 500 ms,
@@ -137,7 +137,6 @@ impl Threads {
         self.all_clients() >= self.pairing_clients
     }
 
-    /// Notes the processor of a thread.
     pub(super) fn seen_on(&self, number: usize, processor: usize) {
         let inbox = &self.inboxes[number];
         if !inbox.is_on(processor) {
@@ -145,8 +144,8 @@ impl Threads {
         }
     }
 
-    /// Whether a thread may move between processors: not if `to` has more threads with clients than `from`,
-    /// and not if each has exactly one.
+    /// Whether a thread may move between processors: not if `to` has more threads with clients, or if each
+    /// has one.
     pub(super) fn may_move(&self, from: usize, to: usize) -> bool {
         let on = |processor: usize| {
             self.inboxes.iter().filter(|inbox| inbox.clients() > 0 && inbox.is_on(processor)).count()
@@ -155,8 +154,8 @@ impl Threads {
         there < here || (there == here && here > 1)
     }
 
-    /// A shared thread on this processor for a client of the thread `number`. It must not have more clients
-    /// than that thread.
+    /// A shared thread on this processor for a client of the thread `number`. The shared thread has at most
+    /// as many clients as that thread.
     pub(super) fn sharing_on(&self, processor: usize, number: usize) -> Option<usize> {
         let clients = self.inboxes[number].clients();
         let is_fit = |at: &usize| {
@@ -194,8 +193,8 @@ impl Threads {
     }
 }
 
-/// The index of the thread for the next client: any thread while clients are few, else one of the first
-/// `sharing`. The emptiest one wins.
+/// The index of the thread for the next client: any while clients are few, else one of the first `sharing`.
+/// The emptiest one wins.
 fn next(clients: impl ExactSizeIterator<Item = usize> + Clone, sharing: usize) -> usize {
     let are_few = clients.clone().sum::<usize>() < clients.len();
     let candidates = if are_few { clients.len() } else { sharing };

@@ -86,7 +86,6 @@ impl Acceptor {
         }
     }
 
-    /// The protocol of its clients.
     pub(super) fn protocol(&self) -> Protocol {
         match self {
             Acceptor::Tcp(_, protocol) => *protocol,
@@ -102,14 +101,9 @@ impl Acceptor {
     }
 }
 
-/// The stream of a client.
 #[derive(Debug)]
 pub(super) enum Stream {
-    Tcp {
-        stream: mio::net::TcpStream,
-        /// The client is on this machine.
-        is_local: bool,
-    },
+    Tcp { stream: mio::net::TcpStream, is_local: bool },
     Unix(mio::net::UnixStream),
 }
 

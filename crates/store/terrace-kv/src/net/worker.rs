@@ -36,7 +36,6 @@ const CLIENTS_FROM: usize = 16;
 /// Delay before a failed accept is retried.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
-/// State of one thread.
 #[derive(Debug)]
 pub(super) struct Worker {
     server: Arc<Server>,
@@ -88,7 +87,6 @@ impl Worker {
         Ok((worker, Inbox::new(send, waker)))
     }
 
-    /// Sets the thread's number.
     pub(super) fn join(&mut self, number: usize, threads: Threads) {
         (self.number, self.is_spare, self.threads) = (number, threads.is_spare(number), threads);
     }
@@ -206,8 +204,8 @@ impl Worker {
         }
     }
 
-    /// Ends the batch of the writers. After a failure they get errors, or are closed without replies if each
-    /// write must be durable: their changes may be lost.
+    /// Ends the batch of the writers. After a failure the writers get errors, since their changes may be
+    /// lost. If each write must be durable, they are closed without replies.
     fn sync_for(&mut self, writers: &[usize]) {
         let Err(err) = self.server.keyspace.blobs().end_batch() else { return };
         if self.server.config.durability != Durability::Always {

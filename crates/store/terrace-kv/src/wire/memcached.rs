@@ -41,12 +41,10 @@ pub(crate) fn is_key(word: &[u8]) -> bool {
     (1..=KEY_MAX).contains(&word.len()) && !word.iter().fold(false, is_bad)
 }
 
-/// Parses an unsigned number.
 pub(crate) fn unsigned(word: &[u8]) -> Option<u64> {
     digits(word).and_then(|value| u64::try_from(value).ok())
 }
 
-/// Parses a signed number.
 pub(crate) fn signed(word: &[u8]) -> Option<i64> {
     let value = match word {
         [b'-', rest @ ..] => -digits(rest)?,
@@ -86,7 +84,6 @@ pub(crate) struct Parser {
 }
 
 impl Parser {
-    /// The parser of a new connection.
     pub(crate) fn new(limits: Limits) -> Parser {
         Parser { limits, searched: 0, block: None, unwanted: 0, request: Request::default() }
     }

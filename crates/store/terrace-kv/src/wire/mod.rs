@@ -1,7 +1,7 @@
 //! Protocols: incremental request parsers ([`request`], [`memcached`]), replies ([`reply`]), and number
 //! formats ([`number`]).
 //!
-//! Existing crates for Redis' protocol were no alternative: they parse replies and pushes, but no inline
+//! Existing crates for Redis' protocol were no alternative. They parse replies and pushes but no inline
 //! requests, and they restart with each piece of a long request.
 
 pub(crate) mod memcached;
@@ -30,7 +30,6 @@ pub(crate) enum Incoming {
 }
 
 impl Incoming {
-    /// The parser of a new connection.
     pub(crate) fn new(protocol: Protocol, limits: Limits) -> Incoming {
         match protocol {
             Protocol::Resp => Incoming::Resp(Parser::new(limits)),

@@ -1,7 +1,6 @@
 //! Replies, written directly to a connection's output: RESP2, or RESP3 if the client has chosen it (HELLO 3).
 //!
-//! A type that RESP2 lacks is sent as Redis does: a map as an array of twice the length, a double as a
-//! string.
+//! A type that RESP2 lacks becomes Redis' substitute: an array of twice the length (map), a string (double).
 
 use super::number::{float_text, write_int};
 
@@ -86,7 +85,6 @@ impl<'a> Reply<'a> {
         self.raw(line.as_bytes());
         self.raw(b"\r\n");
     }
-    /// `+OK`.
     pub(crate) fn ok(&mut self) {
         self.status("OK");
     }

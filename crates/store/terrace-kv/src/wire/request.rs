@@ -17,7 +17,7 @@ const ARGUMENTS_MAX_UNAUTHENTICATED: i64 = 10;
 const ARGUMENT_MAX_UNAUTHENTICATED: i64 = 16 * 1024;
 
 /// First bytes of requests in memcached's binary protocol and in TLS. No command begins with them. Such a
-/// byte counts as a request of this one word, and the client is closed: it waits for a reply in its own
+/// byte counts as a request of one word. The client is closed, since it waits for a reply in its own
 /// protocol.
 pub(super) const FOREIGN: [u8; 2] = [MEMCACHED_BINARY, TLS];
 /// See [`FOREIGN`].
@@ -58,7 +58,6 @@ impl<'a> Args<'a> {
     pub(crate) fn len(&self) -> usize {
         self.places.len()
     }
-    /// Whether there are none.
     pub(crate) fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
@@ -78,11 +77,9 @@ impl<'a> Args<'a> {
     pub(crate) fn after(&self, count: usize) -> Args<'a> {
         Args { bytes: self.bytes, places: &self.places[count.min(self.places.len())..] }
     }
-    /// The first `count` arguments.
     pub(crate) fn before(&self, count: usize) -> Args<'a> {
         Args { bytes: self.bytes, places: &self.places[..count.min(self.places.len())] }
     }
-    /// The arguments from `index`.
     pub(crate) fn from(
         &self,
         index: usize,
@@ -136,7 +133,6 @@ pub(crate) struct Parser {
 const PLACES_KEPT_MAX: usize = 64;
 
 impl Parser {
-    /// The parser of a new connection.
     pub(crate) fn new(limits: Limits) -> Parser {
         Parser { limits, at: 0, left: None, request: Request::default() }
     }

@@ -102,7 +102,7 @@ fn pieces_are_read_as_the_whole() {
         while begin < text.len() {
             match parser.advance(&text[begin..come], true).unwrap() {
                 Progress::Needs(bytes) => {
-                    assert!(bytes > 0 && come < text.len(), "asks for more than there is");
+                    assert!(bytes > 0 && come < text.len(), "needs more than there is");
                     come += 1 + rng.index(9).min(text.len() - come - 1);
                 }
                 Progress::Complete(bytes) => {

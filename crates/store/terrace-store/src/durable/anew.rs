@@ -1,9 +1,9 @@
-//! Log compaction, when most of the log is garbage: one record for each bucket and blob, while other threads
-//! go on changing them.
+//! Log compaction, when most of the log is garbage: one record for each bucket and blob. Other threads go on
+//! with changes.
 //!
 //! 1. The end of the log is noted.
 //! 2. Each table is written in turn. A blob may change before or after its table is written. So the records
-//!    since step 1 are copied behind; each states the result of a change, and the last one counts.
+//!    since step 1 are copied behind: each states a change's result, and the last one counts.
 //! 3. The new file is synced, while other threads go on.
 //! 4. When few records are left to copy, appends are blocked. The rest is copied and synced, and the new file
 //!    replaces the old one.
@@ -69,9 +69,8 @@ fn write(state: &StoreState, path: &Path) -> Result<()> {
     }
     add_tags(state, &mut writer)?;
     begin = copy_most(state, &old, generation, begin, &mut writer)?;
-    // The turn is taken before the log's end, as in a sync: a sync of the old file must not end after the
-    // switch. The new mark must also cover all that an earlier sync covered, since released room may hold
-    // other blobs.
+    // The turn precedes the log's end, as in a sync: a sync of the old file ends before the switch. The new
+    // mark must also cover all that an earlier sync covered, since released room may hold other blobs.
     let _turn = state.durable.turn.lock();
     complete(state)?;
     begin = copy_most(state, &old, generation, begin, &mut writer)?;
@@ -134,7 +133,6 @@ fn copy_most(
     Ok(begin)
 }
 
-/// Adds the blobs of a bucket as they are now.
 fn add_blobs(bucket: &BucketState, writer: &mut Writer<'_>) -> Result<()> {
     if bucket.is_scratch() {
         return writer.add(&Record::Trait { bucket: bucket.id, kind: record::TRAIT_SCRATCH, text: &[] });
@@ -163,7 +161,6 @@ fn add_blobs(bucket: &BucketState, writer: &mut Writer<'_>) -> Result<()> {
     }
 }
 
-/// Adds all tags as they are now.
 fn add_tags(state: &StoreState, writer: &mut Writer<'_>) -> Result<()> {
     for (tag, (bucket, key)) in state.tags.all() {
         let (whole, key) = (key.is_none(), key.unwrap_or_default());

@@ -16,7 +16,6 @@ impl Retry {
         self.0.map(|failed| PAUSE.saturating_sub(failed.elapsed()))
     }
 
-    /// Whether the pause lasts.
     pub(crate) fn pauses(&self) -> bool {
         self.left().is_some_and(|left| !left.is_zero())
     }

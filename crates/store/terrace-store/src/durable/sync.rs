@@ -1,8 +1,8 @@
 //! A sync: the heap, then a mark, then the log.
 //!
 //! 1. fsync of the heap. It covers all records up to S: the bytes of each were written before its record.
-//! 2. The record *mark S*. After a power cut a start trusts the records up to S without checking the heap. It
-//!    must not check: extents of older records may hold other blobs by then, and would seem damaged.
+//! 2. The record *mark S*. After a power cut a start trusts the records up to S without checking the heap. A
+//!    check would see damage: extents of older records may hold other blobs by then.
 //! 3. fdatasync of the log. Only then is the room free that records up to S have retired.
 //!
 //! Concurrent callers share a sync (group commit): it covers all callers that came before it began.

@@ -4,9 +4,9 @@
 //! table. Scans order hashes rotated so that those bits come first: table by table, and within a table by the
 //! rest.
 //!
-//! A table holds pointers. A look-up fetches a slot of a table with 9 bytes a blob, then one or two cache
-//! lines with description and short key. A table of descriptions is six times as large, and with separate
-//! keys it cost one cache line more.
+//! A table holds pointers. A look-up fetches a slot (9 bytes a blob), then one or two cache lines with
+//! description and short key. A table of descriptions is six times as large, and with separate keys it cost
+//! one cache line more.
 
 use super::memory::{Ahead, IndexMemory};
 use super::persist::Persist;
@@ -236,7 +236,6 @@ impl BucketState {
         }
     }
 
-    /// Calls `f` for each table in turn.
     pub(crate) fn for_each_table(&self, mut f: impl FnMut(&Table)) {
         let small = self.small.read();
         match self.large.get() {
@@ -291,8 +290,7 @@ impl BucketState {
         let (count, mut found) = (count.max(1), Vec::new());
         loop {
             let wanted = count - found.len();
-            // Held for the whole step: a scan that begins in between must be able to drop keys picked out
-            // before it.
+            // Held for the whole step: a new scan must be able to drop keys picked out before it began.
             let mut scan_cache = scan_cache.lock();
             let before = scan_cache.bytes();
             let mut rest = scan_cache.take(self.id, from).unwrap_or_else(|| self.look(hashes, from, wanted));
@@ -372,7 +370,6 @@ pub(crate) fn find_held<'a>(table: &'a mut Table, hash: u64, key: &[u8]) -> Opti
     table.find_entry(hash, |entry| *entry.key == *key).ok()
 }
 
-/// Takes an entry out of its table.
 pub(crate) fn take(held: HeldEntry<'_>, hashes: &Hashes, memory: &IndexMemory) -> Box<Entry> {
     let (entry, vacant) = held.remove();
     let table = vacant.into_table();
@@ -384,7 +381,6 @@ pub(crate) fn take(held: HeldEntry<'_>, hashes: &Hashes, memory: &IndexMemory) -
     entry
 }
 
-/// Takes all entries out of a table.
 pub(crate) fn take_all(table: &mut Table, memory: &IndexMemory) -> Table {
     let all = std::mem::take(table);
     let entries: u64 = all.iter().map(|entry| entry_bytes(&entry.key)).sum();

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use terrace_engine::Engine;
 
-/// The engine is asked for room each time this many bytes were added. Smaller growth stays within its
-/// reserve.
+/// The index requests room from the engine each time this many bytes were added. Smaller growth stays within
+/// its reserve.
 const STEP: u64 = 32 << 10;
 /// An open store's index leaves one part in this many of the limit to other users.
 const SPARE_SHARE: u64 = 16;

@@ -45,7 +45,6 @@ impl Names {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Returns the bucket of this name.
     pub(crate) fn get(&self, name: &str) -> Option<Arc<BucketState>> {
         let hash = self.hashes.of(name.as_bytes());
         find(&self.shards[shard_of(hash)].read(), hash, name).cloned()
@@ -131,7 +130,6 @@ impl Names {
     }
 }
 
-/// Finds the bucket of a name in its shard.
 pub(crate) fn find<'a>(shard: &'a Named, hash: u64, name: &str) -> Option<&'a Arc<BucketState>> {
     shard.find(hash, |bucket| bucket.has_name(name))
 }

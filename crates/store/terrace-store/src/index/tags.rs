@@ -9,7 +9,7 @@ use terrace_sync::Mutex;
 /// The holder of a tag: a bucket, or a blob of a bucket.
 pub(crate) type Tagged = (u64, Option<Box<[u8]>>);
 
-/// Memory of a tag without its name, and of a holder without its key, in trees about two thirds full; bytes.
+/// Bytes of a tag without its name, or of a holder without its key, in trees two thirds full.
 const TAG_BYTES: u64 = 72;
 const HOLDER_BYTES: u64 = 40;
 
@@ -28,8 +28,8 @@ type Holders = BTreeMap<Box<str>, BTreeSet<Tagged>>;
 #[derive(Debug, Default)]
 pub(crate) struct Tags {
     holders: Mutex<Holders>,
-    /// The store has had a tag. Set while a table of the holder's bucket is locked. So a thread that has
-    /// locked all its tables and finds this unset can skip the shared lock of `holders`.
+    /// The store has had a tag. Set while a table of the holder's bucket is locked. So a thread with all its
+    /// tables locked can skip the shared lock of `holders` while this is unset.
     used: AtomicBool,
 }
 
@@ -57,7 +57,6 @@ impl Tags {
         was
     }
 
-    /// Whether the holder has the tag.
     pub(crate) fn has(&self, tag: &str, who: &Tagged) -> bool {
         self.holders.lock().get(tag).is_some_and(|members| members.contains(who))
     }
@@ -91,7 +90,6 @@ impl Tags {
         });
     }
 
-    /// The holders of a tag.
     pub(crate) fn members(&self, tag: &str) -> Vec<Tagged> {
         self.holders.lock().get(tag).map(|members| members.iter().cloned().collect()).unwrap_or_default()
     }

@@ -1,10 +1,9 @@
 //! Choice of the records that a start trusts.
 //!
-//! After a power cut, or a kill of all processes, the log may be ahead of the heap: cache and kernel write
-//! each at its own time. A start trusts records up to the last mark without a check. It trusts later ones up
-//! to the last record after which the heap holds all blobs. The bytes of a blob replaced since may be
-//! missing: its room may hold other blobs, if no sync has covered it.
-//! A blob under a mark is never missing: its room stays unused until the next mark.
+//! After a power cut or a kill of all processes, the log may be ahead of the heap. A start trusts records up
+//! to the last mark without a check. It trusts later ones up to the last record after which the heap holds
+//! all blobs. A replaced blob that no sync has covered may be missing: its room may hold other blobs. A blob
+//! under a mark is never missing: its room stays unused until the next mark.
 
 use crate::index::Hashes;
 use crate::open::files::Files;
@@ -29,7 +28,7 @@ pub(super) struct Scanned {
     pub last: u64,
 }
 
-/// A blob, from the record that describes it to the record that replaces it.
+/// A blob, from the record that describes it to its replacement's.
 #[derive(Debug)]
 struct Span {
     from: u64,

@@ -11,8 +11,7 @@ use std::io;
 
 /// Bytes of one read.
 const CHUNK: usize = 1 << 20;
-/// Maximum number of records between the last one that a mark covers and the mark: those appended during the
-/// heap's sync.
+/// Most records between a mark and the last record that it covers: those appended during the heap's sync.
 const BETWEEN: u64 = 1 << 20;
 
 /// Whether the unreadable records from byte `at` were durable once.

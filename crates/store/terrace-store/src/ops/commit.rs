@@ -1,5 +1,4 @@
-//! Commit of a blob's new description: the one place that changes a table of blobs, the log and the counts
-//! together.
+//! Commit of a blob's new description: the one place that changes table, log and counts together.
 
 use super::{file_name, persist};
 use crate::durable;
@@ -46,7 +45,6 @@ pub(super) struct Bytes {
 }
 
 impl Bytes {
-    /// Describes the blob by these bytes.
     pub(super) fn describe(self, blob: &mut Blob) {
         match self.content {
             Content::Heap { extent, crc } => {
@@ -221,8 +219,8 @@ pub(super) fn retire(state: &StoreState, bucket: &BucketState, number: u64, exte
     }
 }
 
-/// Finishes the change `number`: waits until it is durable, or until the kernel holds it, as the policy says.
-/// With [`StoreState::batches`] the end of the batch does so.
+/// Finishes the change `number`: waits until it is durable or the kernel holds it, as the policy states. With
+/// [`StoreState::batches`] the end of the batch does so.
 pub(super) fn finish(state: &StoreState, bucket: &BucketState, number: u64) -> Result<()> {
     if bucket.is_scratch() {
         return Ok(());

@@ -100,7 +100,6 @@ pub(crate) fn get_at(
     })
 }
 
-/// The metadata of a blob.
 pub(crate) fn stat(state: &StoreState, bucket: &BucketState, key: &[u8]) -> Option<Stat> {
     let hash = state.hashes.of(key);
     find(&bucket.read(hash), hash, key).map(Stat::from)

@@ -1,10 +1,10 @@
 //! Prefetch for batched look-ups: loads what several look-ups need into the CPU caches at the same time.
 //!
-//! Each look-up waits for memory three or four times in sequence: the table's slot, the pointer, the entry,
-//! the blob's bytes. Look-ups of several keys are independent, but done one by one they still wait in
-//! sequence: the commands between are longer than the processor's out-of-order window, and each lock ends
-//! speculation. Here each step is done for all keys before the next. Source: Chen, Ailamaki, Gibbons, Mowry:
-//! Improving hash join performance through prefetching, 2004.
+//! Each look-up waits for memory three or four times in sequence: slot, pointer, entry, the blob's bytes.
+//! Look-ups of several keys are independent, but wait in sequence if done one by one. The commands between
+//! exceed the processor's out-of-order window, and each lock ends speculation. Here each step is done for all
+//! keys before the next. Source: Chen, Ailamaki, Gibbons, Mowry: Improving hash join performance through
+//! prefetching, 2004.
 
 use crate::index::{BucketState, Entry, hint};
 use crate::record::{Blob, INLINE};
@@ -26,8 +26,8 @@ pub struct Wanted {
     pub reads: bool,
 }
 
-/// Prefetches what look-ups of these blobs need. A mere hint: it skips a table that is being changed, and may
-/// fetch the entry of another key with a similar hash.
+/// Prefetches what look-ups of these blobs need. A hint: it skips a table that is being changed, and may
+/// fetch another entry with a similar hash.
 pub(crate) fn prefetch(state: &StoreState, bucket: &BucketState, wanted: &[Wanted]) {
     for wanted in wanted.chunks(STEP) {
         let blobs = describe(bucket, wanted);

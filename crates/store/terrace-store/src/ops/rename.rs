@@ -117,9 +117,9 @@ fn change(
     Ok(Some(number))
 }
 
-/// Logs the tags of a renamed blob. Returns the number of the last such record. A log compaction may already
-/// have written the tags under the new key, or miss them under the old key: the rename record alone would
-/// lose them there.
+/// Logs the tags of a renamed blob. Returns the number of the last such record. A log compaction may have
+/// written the tags under the new key, or miss them under the old key. The rename record alone would lose
+/// them there.
 ///
 /// # Errors
 /// The log fails.

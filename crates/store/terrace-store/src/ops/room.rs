@@ -16,8 +16,7 @@ pub(super) fn claim(state: &StoreState, size: u64) -> Result<Claim> {
     or_after_sync(state, || state.heap.claim(size))
 }
 
-/// Calls `f`, and again after a sync if the disk is full and a sync releases room: of overwritten or removed
-/// blobs, or of the journal.
+/// Calls `f`. On a full disk, calls it again if a sync releases room of old blobs or of the journal.
 ///
 /// # Errors
 /// Errors of `f`, or of the sync.

@@ -4,9 +4,7 @@ use crate::record::{Blob, INLINE};
 
 /// Units of 64 bytes in a page.
 pub(crate) const PAGE_UNITS: u64 = 64;
-/// Bytes of a unit.
 pub(crate) const UNIT: u64 = 64;
-/// Bytes of a page.
 pub(crate) const PAGE: u64 = PAGE_UNITS * UNIT;
 
 /// A part of the heap file.

@@ -1,9 +1,9 @@
 //! The allocator of the heap.
 //!
-//! A blob up to 2 KiB gets a slot in a page of its class (`slabs`), a larger one a run of pages (`runs`). The
-//! room of an overwritten blob becomes free in two steps. It is *retired* with the number of the record that
-//! replaced it, and *released* when that record is durable. Until then a power cut may bring the old blob
-//! back, so the room must keep its bytes. The room of a blob that no sync has covered is free at once
+//! A blob up to 2 KiB gets a slot in a page of its class (`slabs`), a larger blob pages (`runs`). The room of
+//! an overwritten blob becomes free in two steps. It is *retired* with the number of the replacing record,
+//! and *released* when that record is durable. Until then a power cut may bring the old blob back, so the
+//! room must keep its bytes. The room of a blob that no sync has covered is free at once
 //! ([`crate::log::Logged`]).
 
 mod extent;
@@ -132,7 +132,6 @@ impl Space {
         }
     }
 
-    /// Bytes of retired extents.
     pub(crate) fn retired_bytes(&self) -> u64 {
         self.retired_bytes
     }
@@ -141,13 +140,11 @@ impl Space {
         self.retired.len()
     }
 
-    /// Bytes of free pages.
     pub(crate) fn free_bytes(&self) -> u64 {
         (self.runs.pages() + self.holes.pages()) * PAGE
     }
 
-    /// Takes free pages in order to give their blocks back: the first page and the number of pages, at most
-    /// `most`.
+    /// Takes at most `most` free pages to give their blocks back: the first page and the number.
     pub(crate) fn take_free(&mut self, most: u64) -> Option<(u64, u64)> {
         self.runs.take_longest(most)
     }

@@ -1,8 +1,8 @@
 //! A table of pages by number, for pages that are mostly adjacent: chunks of 64 pages. An empty chunk takes
 //! no memory.
 //!
-//! A hash table took three times the memory, and its growth copied all entries while no other thread could
-//! claim room.
+//! A hash table took three times the memory. Its growth copied all entries, and no other thread could claim
+//! room meanwhile.
 
 use crate::allocated::allocated;
 
@@ -19,7 +19,6 @@ pub(super) struct Page {
     pub listed: bool,
 }
 
-/// Pages per chunk.
 const CHUNK: usize = u64::BITS as usize;
 
 #[derive(Debug)]

@@ -40,7 +40,6 @@ impl Runs {
         (start, len.min(most))
     }
 
-    /// Adds free pages.
     pub(super) fn free(&mut self, mut start: u64, mut pages: u64) {
         if pages == 0 {
             return;

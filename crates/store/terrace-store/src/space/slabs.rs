@@ -2,8 +2,8 @@
 //! 1994).
 //!
 //! A page is offered again once half of its slots are free; the last offered comes first. A page that is all
-//! free goes back to the runs. Pages with fewer free slots wait: filling a slot of a page that has left
-//! memory costs a read of the page.
+//! free goes back to the runs. Pages with fewer free slots wait: filling a slot of a page outside memory
+//! costs a read of the page.
 
 use super::extent::{Extent, PAGE_UNITS, UNIT};
 use super::pages::{Class, Page, Pages};
@@ -11,12 +11,10 @@ use super::pages::{Class, Page, Pages};
 /// Slots of a page, by class: each number that gives another slot size.
 const SLOTS: [u8; 14] = [64, 32, 21, 16, 12, 10, 9, 8, 7, 6, 5, 4, 3, 2];
 
-/// Slots of a page of the class.
 fn slots_of(class: Class) -> u8 {
     SLOTS[usize::from(class)]
 }
 
-/// Units of a slot.
 pub(super) fn units_of(class: Class) -> u32 {
     PAGE_UNITS as u32 / u32::from(slots_of(class))
 }

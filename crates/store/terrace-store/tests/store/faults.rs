@@ -91,8 +91,7 @@ fn a_full_store_can_be_overwritten_for_ever() {
     let dir = dir();
     let store = Store::open(dir.path(), &with_capacity(4 << 20)).unwrap();
     let bucket = store.bucket("b").unwrap();
-    // Two thirds of the capacity: old and new blob coexist for a while, and the log retires room without a
-    // sync of the test.
+    // Two thirds of the capacity: old and new blob coexist for a while, and the test makes no sync.
     for i in 0..2000u64 {
         bucket.put(format!("k{}", i % 66).as_bytes(), &content(i, 40_000)).unwrap();
     }

@@ -39,7 +39,6 @@ pub(crate) fn content(seed: u64, len: usize) -> Vec<u8> {
     terrace_testkit::rng::Rng::new(seed).bytes(len)
 }
 
-/// Whether the error is one line.
 pub(crate) fn is_one_line(error: &terrace_store::Error) -> bool {
     let text = error.to_string();
     !text.is_empty() && !text.contains('\n')

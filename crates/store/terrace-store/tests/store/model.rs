@@ -10,7 +10,6 @@ use terrace_testkit::rng::{Rng, seed};
 /// Blobs of a bucket: bytes and the user's word.
 type Blobs = BTreeMap<Vec<u8>, (Arc<Vec<u8>>, u64)>;
 
-/// The content of a store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Model(pub BTreeMap<String, Blobs>);
 
@@ -143,7 +142,6 @@ impl Op {
         }
     }
 
-    /// Applies the operation to the model.
     pub(crate) fn apply(&self, model: &mut Model) {
         let blobs =
             |model: &mut Model, name: &String| std::mem::take(model.0.entry(name.clone()).or_default());
@@ -208,7 +206,6 @@ impl Op {
         }
     }
 
-    /// Applies the operation to the store.
     pub(crate) fn run(&self, store: &Store) -> Result<(), Error> {
         match self {
             Op::Put { bucket, key, value, meta } => {

@@ -28,8 +28,7 @@ fn time(context: &Context<'_>) -> Outcome<i64> {
     seconds_of(context.args.at(1)).ok_or_else(|| line("CLIENT_ERROR invalid exptime argument"))
 }
 
-/// An item without its bytes, which are in the scratch buffer: its word, and a number that changes with each
-/// write.
+/// An item's word, and a number that changes with each write. The bytes are in the scratch buffer.
 type Found = Option<(Word, u64)>;
 
 /// Maximum length of the line before an item, bytes: its key and three numbers.

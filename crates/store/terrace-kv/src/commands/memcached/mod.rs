@@ -1,7 +1,7 @@
 //! Commands of memcached's text protocol, on the strings of database 0.
 //!
-//! The commands are rows of a table like those of Redis' protocol, so requests are parsed ahead in the same
-//! way ([`crate::net`]). Replies are lines.
+//! The commands are rows of a table like those of Redis' protocol, so requests are parsed ahead likewise
+//! ([`crate::net`]). Replies are lines.
 
 mod admin;
 mod change;
@@ -124,7 +124,6 @@ fn without_noreply<'a>(row: &Row, args: Args<'a>) -> (bool, Args<'a>) {
     }
 }
 
-/// The reply line for a refusal.
 pub(super) fn line_of(refusal: &Refusal) -> String {
     match refusal {
         Refusal::Other(line) => line.clone(),
