@@ -39,6 +39,8 @@ TIER_TESTS := --test all -- behaviour:: crash:: model:: programs:: stress::
 WITH_DEVICE := TERRACE_DEVICE_TIER=1
 # That answers fsyncs, too.
 WITH_BURST := $(WITH_DEVICE) TERRACE_CONFIG="$(CURDIR)/crates/lab/terrace-tests/data/burst.toml"
+# Both at once.
+WITH_BOTH := TERRACE_BUSY_TIER=1 $(WITH_DEVICE) TERRACE_CONFIG="$(CURDIR)/crates/lab/terrace-tests/data/tiers.toml"
 # In the quick form, those that change files, and those that kill.
 BUSY_TESTS := --test all -- behaviour:: crash:: model:: programs::fsx programs::sqlite stress::
 # Not those that look at the source before the next start, or run without a tier.
@@ -96,8 +98,8 @@ test: packages-test toolchain
 	# The whole workspace each time, with the tests chosen by their targets: with -p the features of some crates are others, and all above them are built again.
 	@bash .ci/step build $(CARGO) test $(WORKSPACE) --locked --no-run
 	@$(QUICK) bash .ci/step tests $(CARGO) test $(WORKSPACE) --locked
-	@$(WITH_TIER) $(SHORTER) bash .ci/step compressed $(CARGO) test $(WORKSPACE) --locked $(BUSY_TESTS)
-	@$(WITH_BURST) $(SHORTER) bash .ci/step burst $(CARGO) test $(WORKSPACE) --locked $(BURST_TESTS)
+	# The soak has a run for each tier alone.
+	@$(WITH_BOTH) $(SHORTER) bash .ci/step tiers $(CARGO) test $(WORKSPACE) --locked $(BURST_TESTS)
 	# With the debug assertions of all other tests; the soak has the wheel that users get, which takes minutes to build.
 	@PYTHON_PROFILE=dev bash .ci/step python bash .ci/python test
 	@bash .ci/step
