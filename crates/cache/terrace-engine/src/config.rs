@@ -22,8 +22,7 @@ pub enum IoKind {
 pub enum SourceShare {
     /// Nothing.
     Off,
-    /// As many pages as the source writes in the time that the target needs for the others, by measured
-    /// speeds.
+    /// A share by measured speeds: the source and the target finish at the same time.
     Measured,
     /// For tests: half of the pages that the source may take, at any speed.
     Half,
@@ -44,8 +43,8 @@ pub struct EngineConfig {
     pub memory_max_bytes: Option<u64>,
     /// Name of the eviction policy.
     pub policy: String,
-    /// No eviction while the oldest generation of pages is younger than this: misses bypass the cache,
-    /// writers wait. Zero: no limit.
+    /// Minimum age of the oldest generation for evictions. Before it, misses bypass the cache and writers
+    /// wait. Zero: no limit.
     pub min_ttl: Duration,
     /// Back frames with huge pages where the machine supports them.
     pub huge_pages: bool,
@@ -63,11 +62,10 @@ pub struct EngineConfig {
     pub readahead_max_bytes: usize,
     /// An fsync returns when a target has the data durably; otherwise when the source has.
     pub durable_in_tier: bool,
-    /// Unwritten pages from which on an fsync of a grown file uses a tier beside the source's own commit. Fewer
-    /// pages are written to the source along with the commit.
+    /// An fsync of a grown file uses a tier from this number of unwritten pages on. Fewer pages go to the
+    /// source with its commit.
     pub tier_fsync_min: u64,
-    /// New dirty pages of a file with undestaged pages that start a write to the target ahead of the next
-    /// fsync.
+    /// Number of new dirty pages that starts a write to the target ahead of the next fsync.
     pub tier_ahead_min: usize,
     /// Share of these pages that the source takes instead.
     pub source_share: SourceShare,
@@ -195,7 +193,6 @@ impl Default for CompressedConfig {
 }
 
 impl EngineConfig {
-    /// Bytes of all targets in the configuration.
     pub(crate) fn devices_bytes(&self) -> u64 {
         self.devices.iter().map(|device| device.bytes).sum()
     }

@@ -1,6 +1,5 @@
-//! NUMA placement of frames: a frame is taken on the node of the thread that requested the page, and the
-//! memory of a chunk of frames is bound to its node (mbind). Inactive without `--numa auto`, and on a single
-//! node.
+//! NUMA placement of frames: a page gets a frame on the node of its reader. The memory of a chunk of frames
+//! is bound to a node (mbind). Inactive without `--numa auto`, and on a single node.
 
 use crate::segment::SegmentHandles;
 use std::collections::HashMap;
@@ -9,8 +8,8 @@ use terrace_shm::layout::HUGE;
 use terrace_sync::Mutex;
 use terrace_system::proc;
 
-/// The kernel's `MPOL_PREFERRED`, which falls back to other nodes if one is full. Its flags move existing
-/// pages: those mapped by this process alone, or by any process.
+/// The kernel's `MPOL_PREFERRED`, which falls back to other nodes if one is full. The flags move existing
+/// pages: this process's own, or those of any process.
 const MPOL_PREFERRED: usize = 1;
 const MPOL_MF_MOVE: usize = 2;
 const MPOL_MF_MOVE_ALL: usize = 4;
@@ -47,7 +46,6 @@ impl Nodes {
         self.numbers.len().max(1)
     }
 
-    /// The node of a processor.
     pub(crate) fn of_cpu(&self, cpu: usize) -> Option<usize> {
         self.of_cpu.get(cpu).copied().flatten()
     }

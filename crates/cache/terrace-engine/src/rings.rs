@@ -86,7 +86,6 @@ impl Totals {
     }
 }
 
-/// The rings of all clients.
 #[derive(Debug, Default)]
 pub(crate) struct Rings {
     live: RwLock<Vec<Arc<Ring>>>,
@@ -106,7 +105,7 @@ impl Rings {
     pub(crate) fn add(&self, ring: Arc<Ring>) {
         self.live.write().push(ring);
     }
-    /// Removes the ring of an ended client. During a recording its lanes are kept.
+    /// Removes an ended client's ring, but keeps its lanes during a recording.
     pub(crate) fn remove(&self, ring: &Arc<Ring>) {
         let mut live = self.live.write();
         live.retain(|r| !Arc::ptr_eq(r, ring));
@@ -116,7 +115,7 @@ impl Rings {
             leaving.push(ring.clone());
         }
     }
-    /// Starts a recording: rings of clients that end are kept for [`Rings::take_leaving`].
+    /// Starts a recording, which keeps ended clients' rings for [`Rings::take_leaving`].
     pub(crate) fn keep_leaving(&self) {
         *self.leaving.lock() = Some(Vec::new());
     }
@@ -131,7 +130,6 @@ impl Rings {
     pub(crate) fn totals(&self) -> Totals {
         self.live.read().iter().map(|ring| Totals::of(ring)).fold(*self.gone.lock(), Totals::plus)
     }
-    /// Sums of the read counters.
     pub(crate) fn read_totals(&self) -> ReadTotals {
         let t = self.totals();
         ReadTotals {

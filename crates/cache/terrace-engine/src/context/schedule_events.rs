@@ -10,7 +10,7 @@ use terrace_sync::{Condvar, Mutex};
 /// Misses kept between two reads by the follower; further ones are dropped.
 const MISSED_MAX: usize = 1024;
 
-/// Pages that a program wanted and memory lacked.
+/// Pages of a program's miss.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Missed {
     pub(crate) object: ObjectId,
@@ -18,7 +18,6 @@ pub(crate) struct Missed {
     pub(crate) pages: u64,
 }
 
-/// Events since the follower's last read.
 #[derive(Debug, Default)]
 pub(crate) struct NewEvents {
     pub(crate) missed: Vec<Missed>,
@@ -28,7 +27,6 @@ pub(crate) struct NewEvents {
     asleep: bool,
 }
 
-/// The follower's event queue, and the state shown in statistics.
 #[derive(Debug, Default)]
 pub(crate) struct Followed {
     active: AtomicBool,
@@ -60,7 +58,6 @@ impl Followed {
         }
     }
 
-    /// Notes fetched pieces.
     pub(crate) fn landed(&self, pieces: impl IntoIterator<Item = (u32, u32)>) {
         self.events.lock().landed.extend(pieces);
     }

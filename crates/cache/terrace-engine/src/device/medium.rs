@@ -1,5 +1,5 @@
-//! One device of a tier, the only access to its bytes. Positions and lengths are multiples of 4096. Buffers
-//! are page-aligned, as direct I/O requires ([`crate::io::AlignedBuf`]).
+//! Access to the bytes of one device of a tier. Positions and lengths are multiples of 4096. Buffers are
+//! page-aligned, as direct I/O requires ([`crate::io::AlignedBuf`]).
 
 use crate::io::{AlignedBuf, Io, IoVec, Limit, ReadOp};
 use std::fmt::Debug;
@@ -96,7 +96,7 @@ pub trait Medium: Send + Sync + Debug {
     /// Waits until the medium is ready, at most until the given time.
     fn wait_ready(&self, _until: Instant) {}
 
-    /// Whether durable data on the medium may stand for the source: it is a device of this machine.
+    /// Whether durable data on the medium may stand for the source: only on a device of this machine.
     fn takes_undestaged(&self) -> bool {
         self.file().is_some()
     }
@@ -122,7 +122,7 @@ pub trait Medium: Send + Sync + Debug {
     }
 }
 
-/// Bytes per step of a check or an erase. Smaller than a huge page, so that the supervisor keeps none for the
+/// Bytes per step of a check or an erase. Smaller than a huge page: the supervisor should keep none for this
 /// buffer.
 const STEP: usize = 128 << 10;
 

@@ -52,7 +52,6 @@ impl Devices {
     pub(crate) fn get(&self, number: usize) -> Option<Arc<DeviceIo>> {
         self.places.read().get(number)?.clone()
     }
-    /// All of them, by number.
     pub(crate) fn all(&self) -> Vec<Arc<DeviceIo>> {
         if self.is_empty() {
             return Vec::new();

@@ -58,7 +58,6 @@ impl SimMedium {
         SimMedium::with_content(vec![0; bytes as usize])
     }
 
-    /// A device with the given content.
     pub(crate) fn with_content(bytes: Vec<u8>) -> SimMedium {
         let image = Image { now: bytes.clone(), durable: bytes, volatile: Vec::new() };
         SimMedium { image: Mutex::new(image), hook: Mutex::new(None) }
@@ -69,7 +68,6 @@ impl SimMedium {
         *self.hook.lock() = Some(Box::new(hook));
     }
 
-    /// Removes the hook: no call fails.
     pub(crate) fn clear_hook(&self) {
         *self.hook.lock() = None;
     }
@@ -102,7 +100,6 @@ impl SimMedium {
         image.durable[at as usize] ^= bit;
     }
 
-    /// Content that reads see.
     pub(crate) fn content(&self) -> Vec<u8> {
         self.image.lock().now.clone()
     }

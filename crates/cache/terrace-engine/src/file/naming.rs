@@ -1,8 +1,7 @@
 //! Name of a file that lasts over restarts: its inode number, or only its path.
 //!
-//! Local file systems of the kernel keep inode numbers and stamp each change by their own clock. FUSE,
-//! network file systems and others may assign numbers anew at each mount, in the order of look-ups, and their
-//! times come from the server.
+//! Local file systems keep inode numbers, and stamp each change by the kernel's clock. FUSE, network file
+//! systems and others may assign new numbers at each mount. Their times come from the server.
 
 use rustix::fs::{Statx, fstatfs};
 use std::cell::Cell;
@@ -29,7 +28,7 @@ pub(crate) enum Naming {
 }
 
 thread_local! {
-    /// Device, mount and result of the last file: statfs(2) of a server takes long.
+    /// Device, mount and result of the last file, because statfs(2) of a server is slow.
     static LAST: Cell<Option<((u64, u64), Naming)>> = const { Cell::new(None) };
 }
 

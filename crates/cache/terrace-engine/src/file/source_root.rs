@@ -1,6 +1,6 @@
 //! The source's root directory, opened for syncfs(2): one call makes all files of its file system durable.
 //!
-//! The kernel does not send syncfs to the servers of FUSE, 9p and SMB. There each file is synced separately.
+//! The kernel does not send syncfs to the servers of FUSE, 9p and SMB: their files are synced one by one.
 
 use rustix::fs::{Mode, OFlags};
 use std::io;
@@ -31,11 +31,8 @@ fn is_synced_whole(dev: u64, kind: u64) -> bool {
 pub(crate) struct SourceRoot {
     /// Device number of the file system.
     pub(crate) dev: u64,
-    /// A syncfs makes the files stable. The kernel sends none to servers (FUSE, 9p, SMB): there each file is
-    /// synced by itself.
     pub(crate) reaches_files: bool,
     pub(crate) fd: OwnedFd,
-    /// Held during a syncfs.
     pub(crate) syncing: Mutex<()>,
 }
 

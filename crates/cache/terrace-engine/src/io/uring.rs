@@ -1,6 +1,5 @@
-//! io_uring for batches of reads and writes, so that the device sees them at once. Single operations use
-//! plain system calls, which are cheaper at depth one. There are a few rings. A thread that finds no free
-//! ring uses plain calls instead of waiting.
+//! io_uring for batches of reads and writes: the device gets a batch at once. Single operations use plain
+//! system calls, which are cheaper at depth one, as does a thread without a free ring.
 
 #[cfg(any(test, feature = "testing"))]
 use super::testing::ShortCalls;
@@ -18,7 +17,7 @@ use terrace_system::count;
 const DEPTH: u32 = 32;
 /// Rings, and so concurrent batches.
 const RINGS: usize = 6;
-/// Rings at the end of the list for reads alone: programs wait for reads, and writeback has many batches.
+/// Rings at the end of the list, for reads alone: writeback must not delay the programs' reads.
 const READ_RINGS: usize = 2;
 /// Temporary errors of a ring.
 const TRIED_AGAIN: [i32; 5] = [libc::EINTR, libc::EAGAIN, libc::EIO, libc::EINVAL, libc::EOPNOTSUPP];
@@ -85,7 +84,6 @@ impl UringIo {
         Ok(UringIo { rings: rings?, plain })
     }
 
-    /// The rings for writes.
     fn for_writes(&self) -> &[Mutex<Option<IoUring>>] {
         &self.rings[..RINGS - READ_RINGS]
     }
@@ -255,9 +253,8 @@ impl Io for UringIo {
     }
     unsafe fn write_batch(&self, ops: &mut [WriteOp]) {
         if ops.iter().any(|op| op.drop_behind) {
-            // Buffered writes take the file's lock one after another, and each is a copy: the ring would pass
-            // them to its worker threads.
-            // SAFETY: the caller's promise.
+            // Buffered writes copy, one after another, under the file's lock: a ring would pass them to
+            // worker threads. SAFETY: the caller's promise.
             return unsafe { self.plain.write_batch(ops) };
         }
         for batch in ops.chunks_mut(DEPTH as usize) {

@@ -23,7 +23,6 @@ use terrace_policy::numa::{Config, Decision, MoveReason, Placer, Rules, ThreadMo
 use terrace_shm::layout::HUGE;
 use terrace_sync::Mutex;
 
-/// Length of a period.
 const PERIOD: Duration = Duration::from_secs(1);
 /// Length of the recorded window in each period.
 const WINDOW: Duration = Duration::from_millis(40);
@@ -33,8 +32,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 const SAMPLES_MAX: u64 = 4096;
 /// Window of a single report on request.
 const REPORT_WINDOW: Duration = Duration::from_millis(500);
-/// Traffic of each of two threads from which on they share a file, as a part of a node's bandwidth: 16 MB/s
-/// of 40 GB/s.
+/// Two threads share a file if each has this traffic with it, as a part of a node's bandwidth: 16 MB/s of 40
+/// GB/s.
 const SHARE_MIN: f64 = 0.0004;
 /// Largest distance between windows that are averaged.
 const AVERAGED_MAX: Duration = Duration::from_secs(3);
@@ -117,8 +116,8 @@ impl Service {
     pub(crate) fn serve(&self) {
         while !self.cx.is_stopping() {
             self.look(WINDOW, self.config.mode == NumaMode::Auto);
-            // The pause varies, so that a program with a period of a second is not always measured in the
-            // same phase.
+            // The pause varies: a fixed one would meet a program with a period of a second always in the same
+            // phase.
             self.wakeup.wait(PERIOD - WINDOW + Duration::from_millis(self.cx.clock.now_ns() / 1000 % 50));
         }
         self.end();
@@ -315,7 +314,6 @@ impl Service {
     }
 }
 
-/// The nodes without load.
 fn idle(topology: &Topology) -> Vec<NumaNode> {
     let node = |node: &super::topology::NodeInfo| NumaNode {
         node: node.number,

@@ -9,7 +9,6 @@ use terrace_system::proc::{self, Stat};
 /// Largest number of threads with open files, two each. The files of other threads are opened at each read.
 const OPEN_MAX: usize = 128;
 
-/// One measurement of a thread.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ThreadSample {
     pub(crate) stat: Stat,

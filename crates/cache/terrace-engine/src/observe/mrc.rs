@@ -2,8 +2,8 @@
 //! live accesses.
 //!
 //! Estimators: [`terrace_policy::minisim::Miniature`] simulates the policy in force at other sizes, and
-//! [`terrace_policy::mrc::Shards`] gives the LRU curve beside it. Both have two inputs. Counters give them
-//! the number of accesses outside the sample:
+//! [`terrace_policy::mrc::Shards`] gives the LRU curve. Both have two inputs, and counters of the accesses
+//! outside the sample:
 //!
 //! ```text
 //!   state lock: a page enters ── sampled? ──► event: used          (misses, writes)
@@ -11,12 +11,12 @@
 //!   this thread, some 50 times a second: touch counts of watched frames ──► used since the last look   (hits of both paths)
 //!                                        hits + misses counted on both paths ──► accesses that passed unsampled
 //! ```
-//! *Touch counts are the policy's*. For watched frames it gets the counts that the sample took over and the
-//! new ones (`state/sampler.rs`), so its decisions do not depend on the sample. A hit has no extra cost, a
+//! *Touch counts belong to the policy*. The sample returns to it the counts taken from watched frames
+//! (`state/sampler.rs`). So the policy's decisions do not depend on the sample. A hit has no extra cost, a
 //! miss costs one hash.
 //!
-//! Limits: of several uses between two looks one is fed, and the rest counts as hits at any size, which they
-//! are. The order of such uses is unknown. Dropped page fills are missing. Writes count as uses.
+//! Limits: of several uses between two looks one is fed, and the others count as hits at any size. The order
+//! of such uses is unknown. Dropped page fills are missing. Writes count as uses.
 
 use crate::context::Context;
 use crate::state::sampler::Sampled;
@@ -51,7 +51,7 @@ const BYTES_PER_SLOT: usize = 64 << 10;
 
 /// Pause after a look that took `took`.
 fn next_pause(last: Duration, busy: bool, took: Duration) -> Duration {
-    // A look during which the machine was suspended seems to take hours.
+    // After a suspend of the machine a look seems to take hours.
     let least = (took.min(LOOK_IDLE) * COST_DIVISOR).clamp(LOOK_MIN, LOOK_MAX);
     if busy { least } else { (last * 2).min(LOOK_IDLE).max(least) }
 }
@@ -200,7 +200,6 @@ impl Sampling {
         Sampling { cx, estimate, wakeup: Wakeup::default(), bytes }
     }
 
-    /// Body of the sampling thread.
     pub(crate) fn sample_loop(&self) {
         let mut pause = LOOK_MIN;
         while !self.cx.is_stopping() {
@@ -233,8 +232,8 @@ impl Sampling {
         busy
     }
 
-    /// Share of accesses that an LRU cache of `frames` frames would miss with one chunk less: the mean over
-    /// its last eighth.
+    /// Share of accesses that become misses if an LRU cache of `frames` frames loses a chunk: mean over its
+    /// last eighth.
     pub(crate) fn chunk_saves(&self, frames: usize) -> f64 {
         let curve = self.estimate.lock().shards.curve();
         let part = (frames / 8).max(CHUNK_FRAMES).min(frames);
@@ -249,7 +248,7 @@ impl Sampling {
         let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
         let (c, clients) = (&self.cx.counters, self.cx.read_totals());
         let (main_misses, filled) = (get(&c.miss_pages), get(&c.fills_taken) + get(&c.fills_read));
-        // Reads of compressed pages: memory of this size without a compressed tier would miss them. Promoted
+        // Memory of this size without a compressed tier would miss the reads of compressed pages. Promoted
         // pages have entered.
         let below = self.cx.compressed_hits(&clients);
         let promoted = self.cx.state.lock().compressed.as_ref().map_or(0, |c| c.counts.promoted);

@@ -54,7 +54,6 @@ pub(crate) fn prepare_thread() {
 /// Reads compressed pages for a program, and lists those to be promoted.
 #[derive(Debug)]
 pub(crate) struct CompressedReader {
-    /// Pages read.
     pub(crate) served: u64,
     promote_at: u32,
     /// Pages read often enough lately to be promoted.

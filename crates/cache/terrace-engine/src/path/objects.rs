@@ -20,14 +20,14 @@ pub(crate) fn object(
     size: u64,
     flags: u32,
 ) -> io::Result<ObjectRef> {
-    // With devices, the file's identity is read first, which is needless for a published object.
+    // With devices an object begins with a read of the file's identity, needless for a published one.
     if cx.has_devices()
         && let Some(o) = cx.lookup_object(id)
     {
         return Ok(o);
     }
     let source = SourceFile::new(path_fd);
-    // Before any content is read: later content is not older than this identity.
+    // Before any read of content: later content is not older than this identity.
     let known = park::identity_of(cx, source.as_path());
     let mut state = cx.state.lock();
     if let Some(o) = state.objects.get(&id) {
@@ -43,8 +43,8 @@ pub(crate) fn object(
     Ok(o)
 }
 
-/// Drops an object after writeback of its dirty pages: the kernel has forgotten its inode. If the writeback
-/// fails the object stays, and is retried.
+/// Drops an object after writeback of its dirty pages: the kernel has forgotten its inode. After a failed
+/// writeback the object stays, for another attempt.
 ///
 /// # Errors
 /// The failed writeback.
@@ -69,8 +69,7 @@ pub(crate) fn forget_object(cx: &Context, id: ObjectId) -> io::Result<()> {
     Ok(())
 }
 
-/// Drops an object without names and handles: no program can read it again, so dirty pages are
-/// dropped unwritten.
+/// Drops an object without names and handles, dirty pages included: no program can read it again.
 pub(crate) fn discard_object(cx: &Context, id: ObjectId) {
     let Some(o) = cx.lookup_object(id) else { return };
     o.doomed.store(true, Ordering::Relaxed);

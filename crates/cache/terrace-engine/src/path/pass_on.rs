@@ -1,4 +1,4 @@
-//! Pages that are read without being kept: their content goes to the caller, and a shadow stays.
+//! Pages read without admission: the caller gets their content, and a shadow stays.
 
 use crate::context::Context;
 use crate::file::object::Object;
@@ -20,8 +20,8 @@ thread_local! {
 /// An absent page, and the state of its entry.
 pub(super) type Absent = (u64, NotInMemory);
 
-/// Passes on source pages without keeping them. The ghost remembers them, so that a second read admits them.
-/// `calm`: the object's content lock is held.
+/// Passes on source pages without admission. Their shadows let a second read admit them. `calm`: the object's
+/// content lock is held.
 pub(super) fn pass_on(
     cx: &Context,
     o: &Object,

@@ -1,11 +1,11 @@
-//! The prefetch workers: they fetch pages before programs need them, and drop clean pages that programs no
-//! longer need.
+//! The prefetch workers fetch pages before programs need them, and drop clean pages that programs no longer
+//! need.
 //!
 //! ```text
 //! a miss, a hint ──► jobs (bounded: dropped when full) ──► workers ──► frames, on probation
 //! ```
-//! A program that wants a page under prefetch waits for that read. Nothing else waits for a worker. Its
-//! errors are not reported: the program reads the page itself.
+//! A program's read of a page under prefetch waits for it. Nothing else waits for a worker. Workers report no
+//! errors: the program reads the page itself.
 
 use crate::context::Context;
 use crate::context::prefetch_queue::Job;
@@ -121,14 +121,14 @@ fn fetch(cx: &Context, o: &Object, spans: &[Span], came: &mut dyn FnMut(u64)) ->
 
 /// Absent pages of the spans that no thread is reading.
 fn absent(state: &mut State, o: &Object, spans: &[Span]) -> Vec<Absent> {
-    // The file has a writer invisible to the cache: prefetched content may be outdated soon, and clients do
-    // not read it.
+    // The file has a writer invisible to the cache: prefetched content may become outdated, and clients
+    // cannot read it.
     if !state.objects.is_known(o) || o.is_slow() {
         return Vec::new();
     }
     let slot = o.slot_index();
-    // The file may have shrunk since the spans were cut to its size. A truncate sets the size first, and
-    // drops the frames claimed before.
+    // The file may have shrunk meanwhile. A truncate sets the size first, and drops the frames claimed
+    // before.
     let end = o.size().div_ceil(PAGE);
     let mut absent = Vec::new();
     for page in spans.iter().flat_map(|span| span.first..span.end().min(end)) {

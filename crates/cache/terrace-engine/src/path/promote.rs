@@ -1,6 +1,5 @@
-//! Promotion of compressed pages to DRAM in two phases: a frame is claimed under the state lock, the page is
-//! decompressed into it without the lock, and published under the lock again. A changed entry cancels the
-//! promotion.
+//! Promotion of compressed pages to DRAM. It claims a frame under the state lock, decompresses without the
+//! lock, and publishes under the lock. A changed entry cancels the promotion.
 
 use crate::context::Context;
 use crate::file::object::Object;
@@ -10,8 +9,7 @@ use std::sync::atomic::Ordering;
 use terrace_shm::codec::Page;
 use terrace_shm::zread::{ReadOutcome, load};
 
-/// Attempts of a promotion. It is requested once, when the page's count reaches the mark; compaction may move
-/// the page just then.
+/// Attempts of a promotion: compaction may move the page meanwhile, and only one read requests it.
 const TRIES_MAX: usize = 3;
 
 pub(crate) fn promote_page(cx: &Context, o: &Object, page: u64) -> Result<(), NotPromoted> {
@@ -42,7 +40,7 @@ fn decompress(cx: &Context, promotion: &Promotion) -> ReadOutcome {
     load(seg, promotion.place, promotion.seen, &mut CompressedReader::new(&cx.handles), out)
 }
 
-/// Promotes frequently read pages. A page stays compressed if there is no free frame, or if it has moved
+/// Promotes frequently read pages. A page without a free frame stays compressed, as does one that moves
 /// meanwhile.
 pub(crate) fn promote_pages<'a>(cx: &Context, pages: impl IntoIterator<Item = (&'a Object, u64)>) {
     for (o, page) in pages {

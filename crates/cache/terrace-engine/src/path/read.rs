@@ -14,8 +14,7 @@ use terrace_shm::PAGE_SIZE;
 use terrace_shm::reader::{Outcome, Reader};
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Failed attempts for a page after which a read excludes writers: the page changes faster than the source
-/// can be read.
+/// Failed attempts for a page after which a read excludes writers: they change the page too fast.
 const FAILED_TRIES_MAX: u32 = 3;
 
 /// Reads at `offset` into `buf`; short only at the end of the file.

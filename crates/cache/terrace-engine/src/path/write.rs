@@ -26,7 +26,6 @@ const PAGE: u64 = PAGE_SIZE as u64;
 /// Pages changed under one pair of state locks.
 const BATCH: usize = 64;
 
-/// A page under change by a write.
 struct ChangedPage {
     page: u64,
     place: Place,
@@ -63,17 +62,17 @@ pub(crate) fn write(cx: &Context, o: &ObjectRef, offset: u64, data: &[u8]) -> io
     throttle::wait_for_room(cx, o, data.len().div_ceil(PAGE_SIZE) as u64)?;
     let _content = o.content.write();
     let old_size = o.size();
-    // Opens the source for writing now, so that the writer gets an error, and not only the writeback.
+    // Opens the source for writing now, so that the writer gets an error before the writeback.
     let writer = o.source().writer()?;
     let source = writer.raw();
     let _change = (end > old_size).then(|| intent::change(cx, o));
     if end > old_size {
         cx.io.truncate(source, end)?;
-        // After the truncate: if it fails, a writeback of the last page must not extend the file.
+        // Set after the truncate: if that fails, writeback of the last page must not extend the file.
         o.growing.store(end, Ordering::Release);
     }
     let written = write_pages(cx, o, old_size, offset, data);
-    // Data written before an error stay written, as in any file system.
+    // Data written before an error stay, as in any file system.
     let end = offset + *written.as_ref().unwrap_or(&0) as u64;
     if end > old_size {
         o.slot().size.store(end, Ordering::Release);
@@ -295,7 +294,7 @@ pub(crate) fn truncate(cx: &Context, o: &ObjectRef, size: u64) -> io::Result<()>
     let old = o.size();
     cx.state.lock().pages.note_change(o);
     if size < old {
-        // Readers see the new end first, then the pages are dropped: no reader sees zeros instead of data.
+        // Readers see the new end before the pages go: no reader sees zeros instead of data.
         o.slot().size.store(size, Ordering::Release);
     }
     if let Err(e) = cx.io.truncate(writer.raw(), size) {
@@ -313,8 +312,8 @@ pub(crate) fn truncate(cx: &Context, o: &ObjectRef, size: u64) -> io::Result<()>
     Ok(())
 }
 
-/// Runs `f` on the source without interference of the cache. Dirty pages of `range` are written back before,
-/// cached pages of `range` are dropped after, and the size is read again.
+/// Runs `f` on the source without interference of the cache. Writes back dirty pages of `range` before, drops
+/// its cached pages after, and reads the size again.
 ///
 /// # Errors
 /// A failed writeback, or the error of `f`.
@@ -332,8 +331,8 @@ pub(crate) fn with_source<T>(
     let _change = intent::change(cx, o);
     let (first, last) =
         (range.start / PAGE, range.end.div_ceil(PAGE).saturating_sub(1).max(range.start / PAGE));
-    // Before `f`, so that a thread that has read old content cannot publish it. Again after `f`, for threads
-    // that read during it.
+    // Before `f`: a thread with old content must not publish it. Again after `f`, for threads that read
+    // meanwhile.
     cx.state.lock().drop_pages(o, first, last);
     o.note_change();
     let result = f(o.source());

@@ -1,11 +1,11 @@
-//! Follower of a recorded schedule: the workers fetch the pages that a program will read next. The decisions
-//! are [`terrace_policy::follow`]'s.
+//! Follower of a recorded schedule: the workers fetch the pages that a program will read next.
+//! [`terrace_policy::follow`] decides.
 //!
 //! ```text
 //! misses, page fills ─┐                    ┌─► jobs ──► workers ──► frames, on probation
 //! touches of frames ──┴─► follower (1 ms) ─┴─► files, opened ahead and compared with what was recorded
 //! ```
-//! No program waits for the follower. Files that are gone or have changed since are skipped, and counted.
+//! No program waits for the follower. It skips and counts files that are gone or have changed.
 
 use crate::context::Context;
 use crate::context::prefetch_queue::Job;
@@ -18,8 +18,8 @@ use terrace_api::stats::{self, ScheduleState};
 use terrace_policy::follow::{End, Follower, PIECE_PAGES, Piece};
 use terrace_policy::prefetch::Span;
 
-/// Interval between looks while a program is on its way; number of looks without events that end this phase;
-/// interval afterwards.
+/// Interval between looks while a program follows; looks without events that end this phase; interval
+/// afterwards.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 const LOOK_INTERVAL_IDLE: Duration = Duration::from_millis(50);
 const BUSY_LOOKS: u32 = 50;

@@ -9,10 +9,10 @@ use terrace_policy::prefetch::{Limits, Span};
 use terrace_shm::PAGE_SIZE;
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Spans per job, so that several workers share the steps of a stride: on a FUSE source, io_uring does the
-/// reads of a batch one after the other.
+/// Spans per job, so that several workers share the steps of a stride: on a FUSE source, io_uring serializes
+/// a batch.
 const SPANS_A_JOB: usize = 4;
-/// Smallest window with a mark. Smaller ones belong to readers with a short history.
+/// Smallest window with a mark: readers with a short history have smaller ones.
 const MARKED_MIN: u64 = 32;
 
 /// Readahead after a miss of `[first, first + pages)`. Returns the number of pages behind it to read along

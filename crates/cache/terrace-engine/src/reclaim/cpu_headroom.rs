@@ -29,16 +29,15 @@ pub(crate) struct CpuHeadroom {
 }
 
 impl CpuHeadroom {
-    /// CPU headroom since the last sample, at `now_ns` of a monotonic clock. Time spent compressing (`own_ns`
-    /// so far) counts as idle, except while the calling thread was runnable but not running: then other
-    /// programs needed all processors. None: the last sample was just now, it is the first one, or the kernel
-    /// gives no data.
+    /// CPU headroom since the last sample, at `now_ns` of a monotonic clock. Compression (`own_ns` so far)
+    /// counts as idle time, except while this thread waited for a processor: other programs then needed all.
+    /// None: the first sample, one just after another, or no data from the kernel.
     pub(crate) fn sample(&mut self, now_ns: u64, own_ns: u64) -> Option<CpuShare> {
         if u128::from(now_ns.saturating_sub(self.at_ns)) < self.again.as_nanos() {
             return None;
         }
         (self.at_ns, self.again) = (now_ns, if self.last.is_some() { SAMPLE_PERIOD } else { SOON });
-        // A processor that only waits for a device is idle; stolen time was not available to this machine.
+        // A processor that only waits for a device is idle. This machine did not have the stolen time.
         let (_, Ticks { idle, all, stolen }) = *proc::ticks().first()?;
         let tick = 1_000_000_000 / rustix::param::clock_ticks_per_second();
         // Without this accounting in the kernel, waiting counts as zero.

@@ -1,5 +1,5 @@
-//! Thread of a target: it scans the target at the start, keeps regions free, and records identities of files.
-//! Also the orderly end of all targets.
+//! Thread of a target: scans it at the start, keeps regions free, and records identities of files. Also ends
+//! all targets in order.
 
 use crate::burst::fsync;
 use crate::context::Context;
@@ -35,7 +35,7 @@ pub(crate) fn device_loop(cx: &Context, device: &DeviceIo) {
         if device.medium.trouble().is_none() {
             fsync::adopt_unknown(cx, device);
             append::give_up(cx, device.number, &e);
-            // Its content is unknown, but it may be removed.
+            // Its content stays unknown; a removal is possible.
             break;
         }
         trouble::note_trouble(cx, device);
@@ -92,7 +92,6 @@ fn open(cx: &Context, device: &DeviceIo) -> io::Result<()> {
     Ok(())
 }
 
-/// Converts the results of a scan.
 fn restore(device: &DeviceIo, geometry: Geometry, scanned: Scanned) -> Restored {
     let (regions, region_pages) = (geometry.regions(), geometry.region_pages());
     let filled: Vec<u32> = scanned.regions.iter().map(|filled| filled.region).collect();
@@ -169,7 +168,7 @@ pub(crate) fn close(cx: &Context) {
         return;
     }
     hibernate::hibernate(cx);
-    // Files written just now have no settled identity yet. One pause covers all targets.
+    // Files written just now get their identity after a pause. One pause covers all targets.
     if cx
         .state
         .lock()

@@ -190,7 +190,6 @@ impl Fixture {
         self.scanned(&engine);
         (engine, objects)
     }
-    /// Waits for the scans of all targets.
     pub(super) fn scanned(&self, engine: &Engine) {
         wait_until("the scan", || !all(engine).iter().any(Device::is_scanning));
     }

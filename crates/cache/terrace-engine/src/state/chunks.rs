@@ -41,8 +41,8 @@ impl State {
         self.handles.segment.header().populated.store(self.frames.populated(), Ordering::Release);
     }
 
-    /// Notes the memory of a chunk, which was backed outside the lock. If the chunk has left the pool
-    /// meanwhile, its memory is freed.
+    /// Notes the memory of a chunk, backed outside the lock. Frees it if the chunk has left the pool
+    /// meanwhile.
     pub(crate) fn note_backed(&mut self, first: u32, backed: Backed) {
         if first >= self.frames.populated() {
             self.give_back(first, first + CHUNK_FRAMES as u32);
@@ -60,8 +60,8 @@ impl State {
         self.note_populated();
         // A chunk that was being backed when the daemon died has no owner.
         self.give_back(self.frames.populated(), frames_max);
-        // Huge pages of chunks are not recorded: reclaim requests them again, which is free where they exist.
-        // Chunks above the limit are dropped soon.
+        // The segment does not record huge pages: reclaim requests them again, free of cost where they exist.
+        // Chunks above the limit go soon.
         self.unbacked_chunks =
             (0..self.frames.populated().min(self.frames.limit())).step_by(CHUNK_FRAMES).collect();
     }
@@ -69,7 +69,7 @@ impl State {
     /// Empties the top chunk and frees its memory. Its pages move to lower frames, for which the policy
     /// evicts other pages. False: pages that are dirty or in use prevent it.
     ///
-    /// All under one lock: if the hole were punched later, the chunk could have grown again, with new pages.
+    /// All under one lock: before a later punch the chunk could come back into use, with new pages.
     pub(crate) fn drop_top_chunk(&mut self) -> bool {
         let end = self.frames.populated();
         let first = end - CHUNK_FRAMES as u32;
@@ -101,8 +101,8 @@ impl State {
         true
     }
 
-    /// Drops all clean pages of a chunk above the limit, and frees the memory of its free frames. If the
-    /// chunk is the top one and now empty, it is dropped.
+    /// Drops all clean pages of a chunk above the limit, and frees the memory of its free frames. Drops the
+    /// chunk if it is the top one and empty.
     pub(crate) fn vacate_chunk(&mut self, first: u32) {
         let end = first + CHUNK_FRAMES as u32;
         for frame in first..end {

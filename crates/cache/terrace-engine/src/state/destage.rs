@@ -20,8 +20,8 @@ pub(crate) struct DestageIndex {
     pub earlier: HashMap<ObjectId, UndestagedFile>,
     /// Deleted files. They stay undestaged until the deletion is durable in the source's file system.
     pub deleted: Vec<ObjectId>,
-    /// Files that are durable in the source, but the target had no room for their destage-complete record. Their
-    /// pages on the target count as undestaged until the record is written.
+    /// Files durable in the source, without a destage-complete record for lack of room on the target. Their
+    /// pages there count as undestaged until the record is written.
     pub unrecorded: Vec<ObjectId>,
     /// The target takes no more undestaged pages.
     pub(crate) closed: bool,
@@ -74,11 +74,9 @@ impl DestageIndex {
         files.sort_unstable();
         files.into_iter().map(|(_, object)| object).collect()
     }
-    /// Number of undestaged pages.
     pub(crate) fn pages(&self) -> u64 {
         self.files.values().map(|file| file.pages).sum::<u64>() + self.pages_of_earlier_runs()
     }
-    /// Number of undestaged pages of earlier runs.
     pub(crate) fn pages_of_earlier_runs(&self) -> u64 {
         self.earlier.values().map(|file| file.pages.len() as u64).sum()
     }

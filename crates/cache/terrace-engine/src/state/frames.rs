@@ -1,10 +1,10 @@
-//! Free frames: a bitmap in groups of sixteen, so that a run of pages filled together finds adjacent frames.
+//! Free frames: a bitmap in groups of sixteen, so that pages filled together get adjacent frames.
 //!
-//! The lowest suitable frame is taken: so the top of the pool empties first when the pool has to shrink.
-//! Frames come into use by chunks (2 MiB), lowest first, and leave from the top.
+//! An allocation takes the lowest suitable frame, so the top empties first when the pool shrinks. Frames come
+//! into use by chunks (2 MiB), lowest first, and leave from the top.
 //!
-//! With several memory nodes each chunk has a home node. A frame is taken on the requested node as long as
-//! that has a free one.
+//! With several memory nodes each chunk has a home node. The requested node gives the frame if it has a free
+//! one.
 
 use crate::state::bits::BitSet;
 use terrace_shm::BLOCK_PAGES;
@@ -12,13 +12,11 @@ use terrace_shm::layout::CHUNK_FRAMES;
 
 const CHUNK_GROUPS: usize = CHUNK_FRAMES / BLOCK_PAGES;
 
-/// The free frames of the pool.
 #[derive(Debug)]
 pub(crate) struct Frames {
     /// One bit per frame, 1 = free; one word per group.
     groups: Vec<u16>,
     nodes: Vec<Free>,
-    /// Home node of each chunk.
     homes: Vec<u8>,
     /// Frames below this have memory.
     populated: u32,
@@ -74,7 +72,6 @@ impl Frames {
     pub(crate) fn limit(&self) -> u32 {
         self.limit
     }
-    /// Frames handed out.
     pub(crate) fn in_use(&self) -> u32 {
         self.populated - self.free
     }
@@ -88,7 +85,6 @@ impl Frames {
         let rank = |&node: &usize| (self.nodes[node].wanted, std::cmp::Reverse(chunks(node)));
         (0..self.nodes.len()).rev().max_by_key(rank).unwrap_or(0)
     }
-    /// Sets the home node of a chunk, given its first frame.
     pub(crate) fn set_home(&mut self, first: u32, node: usize) {
         let chunk = first as usize / CHUNK_FRAMES;
         if node >= self.nodes.len() || self.homes.get(chunk).is_none_or(|&home| usize::from(home) == node) {
@@ -191,7 +187,6 @@ impl Frames {
         node.whole.remove(g);
         node.partial.remove(g);
     }
-    /// Takes frames of a group.
     fn take(&mut self, g: usize, mask: u16) {
         debug_assert_eq!(self.groups[g] & mask, mask);
         if self.groups[g] == u16::MAX {

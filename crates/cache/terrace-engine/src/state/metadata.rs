@@ -1,7 +1,7 @@
 //! Metadata: memory for resident pages beside their frames, by structure.
 //!
-//! The limit is 32 bytes for each resident page of a completely cached file of 100 KiB or more, and of a
-//! large file half of which is cached at random.
+//! The limit is 32 bytes for each resident page: of a fully cached file of at least 100 KiB, or of a large
+//! file, half of it cached at random.
 
 use crate::file::dirty_pages::DirtyTotals;
 use crate::state::frames::Frames;
@@ -12,7 +12,7 @@ use terrace_shm::index::IndexBytes;
 /// Bytes of a dirty or unstable page in the dirty accounting: an element of an ordered set.
 const DIRT_BYTES: usize = 24;
 
-/// Bytes of memory ever touched: tables have an element for each frame of the segment, but only the used part
+/// Bytes of memory ever touched. Tables have an element for each frame of the segment, but only the used part
 /// counts.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Metadata {
@@ -30,7 +30,6 @@ pub(crate) struct Metadata {
 }
 
 impl Metadata {
-    /// Metadata of the present pages.
     pub(crate) fn of(
         table: &PageTable,
         policy: &dyn Evict,

@@ -1,4 +1,4 @@
-//! The data under the state lock: everything that changes together.
+//! The data that change together, under the state lock.
 //!
 //! The parts are plain structures with methods of their own. This file has the operations on two or more
 //! parts.
@@ -97,7 +97,6 @@ pub(crate) struct Leaving {
     pub(crate) to_device: Vec<DemoteCandidate>,
 }
 
-/// Everything that changes together.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) handles: Arc<SegmentHandles>,
@@ -115,9 +114,7 @@ pub(crate) struct State {
     pub(crate) in_flight: Set<(u32, u64)>,
     /// Frames handed out without an entry so far.
     pub(crate) claimed: u32,
-    /// Prefetched pages.
     pub(crate) ahead: Ahead,
-    /// Pinned pages.
     pub(crate) pins: Pins,
     pub(crate) counts: Counts,
     /// Chunks (first frames) that came into use quickly, without huge pages: reclaim backs them later.
@@ -164,7 +161,6 @@ impl State {
         }
     }
 
-    /// Metadata of the present pages.
     pub(crate) fn metadata(&self) -> Metadata {
         Metadata::of(&self.pages, &*self.lru.policy, &self.frames, self.dirty.totals, self.pins.bytes())
     }
@@ -187,7 +183,6 @@ impl State {
         self.pages.index.clear_object(o.slot_index());
         self.objects.remove(o);
     }
-    /// Objects with unwritten or unstable pages.
     pub(crate) fn unwritten_objects(&self) -> Vec<ObjectRef> {
         self.dirty.objects.iter().filter_map(|id| self.objects.get(id).cloned()).collect()
     }
@@ -210,7 +205,6 @@ impl State {
         self.dirty.begin_writeback(self.pages.flags(frame), o, page);
         frame
     }
-    /// Ends the writeback of a page by its outcome.
     pub(crate) fn end_writeback(
         &mut self,
         o: &Object,
@@ -246,7 +240,7 @@ impl State {
     }
     /// The same, preferably on node `near`.
     pub(crate) fn claim_near(&mut self, near: Option<usize>) -> Option<u32> {
-        // An eviction may free only frames above the limit of a shrinking pool.
+        // An eviction may free only frames above a shrinking pool's limit.
         while self.frames.free_count() == 0 {
             if !self.make_room(near) {
                 return None;
@@ -390,8 +384,8 @@ impl State {
         self.lru.policy.remove(frame);
         self.release(place, frame, 0);
     }
-    /// Drops all pages `[first, last]` of an object. Every absent entry there gets a new version, so that a
-    /// thread that has read the source before cannot publish its data.
+    /// Drops all pages `[first, last]` of an object. Absent entries there get new versions: a thread with
+    /// older data of the source cannot publish it.
     pub(crate) fn drop_pages(&mut self, o: &Object, first: u64, last: u64) {
         self.end_parked(o, first, last);
         let mut places = Vec::new();
@@ -555,7 +549,7 @@ impl State {
         self.pages.publish_present(place, frame);
         self.take_copy_up(place, frame);
         self.compressed.as_mut().expect("an entry names its pool").note_promotion(handle);
-        // A page read so often below DRAM belongs in DRAM.
+        // A page read this often below DRAM belongs in DRAM.
         let shadow = self.lru.policy.shadow();
         self.lru_insert(frame, shadow, InsertReason::Read, true);
         self.pages.flags(frame).store(REUSED, Ordering::Relaxed);

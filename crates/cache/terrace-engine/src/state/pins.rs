@@ -53,7 +53,6 @@ impl Pins {
         }
     }
 
-    /// Whether the page in a frame is pinned.
     #[inline]
     pub(super) fn is_pinned(&self, frame: u32) -> bool {
         !self.until_ns.is_empty() && !self.give_way && self.until_ns.contains_key(&frame)

@@ -12,7 +12,6 @@ use std::sync::atomic::Ordering;
 /// Number of successive failed reads after which a target is turned off.
 const FAILURES_MAX: u32 = 64;
 
-/// Notes the results of reads of a target.
 pub(crate) fn note_reads(cx: &Context, device: &DeviceIo, reads: &[ReadPiece]) {
     for read in reads {
         match &read.result {

@@ -49,7 +49,6 @@ struct Fixture {
     now: Vec<Vec<u32>>,
     next: u32,
     began: Instant,
-    /// fsyncs answered by the target.
     target_fsyncs: u64,
     /// A directory of the source's file system, for engines that get a source root.
     root: Option<File>,

@@ -212,7 +212,6 @@ fn write_budget_bounds_undestaged_pages() {
     world.check();
 }
 
-/// A start reports a target that is unreadable and may have undestaged pages.
 #[test]
 fn unreadable_target_that_may_have_undestaged_is_reported() {
     for has_undestaged in [true, false] {

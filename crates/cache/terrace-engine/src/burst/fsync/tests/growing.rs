@@ -14,7 +14,6 @@ fn block(version: u32) -> Vec<u8> {
     version.to_le_bytes().repeat(BLOCK / 4)
 }
 
-/// Expected state of a file.
 struct File {
     /// Size in blocks, and the possible sizes after a power cut.
     size: usize,
