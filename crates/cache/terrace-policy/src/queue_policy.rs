@@ -1,4 +1,4 @@
-//! The common part of policies made of queues: everything except the rules themselves.
+//! The common part of policies made of queues, without their rules.
 //!
 //! ```text
 //!   Evict (engine, simulator) ──► QueuePolicy ──► Rules: where a page enters, what a hit does, which page goes
@@ -9,12 +9,11 @@
 //!                                   └─ Sweep: reports touched pages to rules that move them
 //! ```
 //! **Hits in batches.** Most published policies move a page at every hit. A hit here writes one byte. For
-//! rules with [`Rules::MOVES`], a hand passes the next slots with every batch of victims and reports touched
-//! pages; a touched candidate for eviction is reported as well. The loss: all uses between two passes of the
-//! hand (an eighth of a turnover of the pool) look like one, and pages used meanwhile are ordered by slot
-//! number. The guarantee: a page used since its last look is never evicted while an idle one is left. From
-//! the first [`Evict::accessed`] on (the simulator's exact mode), such rules get each hit at once and ignore
-//! the table.
+//! rules with [`Rules::MOVES`], a hand passes the next slots with every batch of victims. It reports touched
+//! pages, as does a look at a candidate for eviction. The loss: uses between two passes of the hand (an
+//! eighth of a turnover of the pool) look like one, ordered by slot number. The guarantee: a page used since
+//! its last look stays while an idle one is left. From the first [`Evict::accessed`] on (the simulator's
+//! exact mode), such rules get each hit at once and ignore the table.
 //!
 //! The cost of batches of 64, including victims ahead of demand (`terrace-sim gates`; percent above Belady,
 //! exact mode -> in batches; 22 cells of six traces, and 36 of eleven others):
@@ -184,7 +183,6 @@ pub(crate) trait Rules: fmt::Debug + Send {
         String::new()
     }
 
-    /// Checks the rules' own invariants.
     fn check(&self, _queues: &Queues) -> Result<(), String> {
         Ok(())
     }

@@ -6,9 +6,9 @@
 //!                ▲                                                                      │
 //!                └───────────── free regions ◄──────────────────────────────────────────┘
 //! ```
-//! First in, first out: the device is written front to back. A record that invalidates a page lies in a later
-//! region than the page, so it can be dropped with its own region. (The layout of CacheLib's BlockCache, Berg
-//! et al., OSDI 2020.)
+//! First in, first out: writes go over the device front to back. A record that invalidates a page lies in a
+//! later region, and can go with its own region. (The layout of CacheLib's BlockCache, Berg et al., OSDI
+//! 2020.)
 
 use std::collections::VecDeque;
 
@@ -16,8 +16,7 @@ use std::collections::VecDeque;
 pub(crate) const FREE_AHEAD: usize = 2;
 /// Minimum number of regions of a log: the open one, the free ones, and one to reclaim.
 pub const REGIONS_MIN: u32 = FREE_AHEAD as u32 + 2;
-/// Maximum share of a reclaimed region that is appended again, in percent: each such page leaves room for a
-/// page from memory.
+/// Maximum share of a reclaimed region to append again, in percent: as many pages from memory find room.
 const REINSERTED_PERCENT_MAX: u32 = 50;
 
 /// Place of a page: region, and page in it.
@@ -176,8 +175,8 @@ impl Log {
         }
     }
 
-    /// Gives up the regions from `first` on: no more appends there, and [`Log::due`] names regions, in their
-    /// order, until these are empty.
+    /// Gives up the regions from `first` on: no more appends there. [`Log::due`] names regions, oldest first,
+    /// until these are empty.
     pub fn retire(&mut self, first: u32) {
         self.retired = first;
         self.free.retain(|region| *region < first);
@@ -248,11 +247,10 @@ impl Log {
     }
 }
 
-/// Hits since its write from which on a page is appended again when its region is reclaimed.
+/// Hits since a page's write from which on the reclaim of its region appends it again.
 pub const REINSERT_AT: u8 = 2;
-/// Hits since its write from which on the loss of a page is remembered when its region is reclaimed: its next
-/// fault is worth a write at once. Otherwise two more misses would be needed until the policy's shadow shows
-/// a reuse.
+/// Hits since a page's write that make its next fault after the reclaim worth a write at once. The policy's
+/// shadow shows a reuse only after two more misses.
 pub const REMEMBER_AT: u8 = 4;
 
 /// Keeps the `most` pages with the most hits, in their order; of pages with equal hits the first.

@@ -1,13 +1,13 @@
 //! Doubly linked lists over slots: the building block of all policies.
 //!
-//! All lists of a policy share one array of links: a slot is in at most one list. Each list is a ring through a
-//! sentinel node behind the slots, so taking a slot out needs no search and no branch for the ends.
+//! All lists of a policy share one array of links: a slot is in at most one list. Each list is a ring through
+//! a sentinel node behind the slots. So a removal needs no search, and no branch for the ends.
 //!
 //! ```text
 //!   nodes: [slot 0][slot 1] ... [slot n-1][sentinel A][sentinel B] ...
 //!          push here ► head ... tail ◄ victims leave here
 //! ```
-//! One tag byte a slot tells its place (0: not resident). Each policy defines its own tags. A node is one
+//! One tag byte a slot names its place (0: not resident). Each policy defines its own tags. A node is one
 //! little endian word of two links and the tag:
 //!
 //! ```text
@@ -200,7 +200,6 @@ impl Slots {
         self.walk(list, Tailward)
     }
 
-    /// From tail to head.
     pub(crate) fn iter_back(&self, list: &List) -> impl Iterator<Item = Slot> + '_ {
         self.walk(list, Headward)
     }

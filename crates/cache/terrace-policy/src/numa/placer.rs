@@ -8,10 +8,10 @@
 //!  4 CPU               only if there was no 3: a node with busy processors gives threads away
 //!  6 apply             threads with another target than their node; then frames that are still read from afar
 //! ```
-//! Moved threads rest for some periods: what-if uses the rates of one period, and a move changes those of its
-//! thread. Ours: a thread that a node gave away does not return while the node would be overloaded with it;
-//! otherwise it would move back and forth every few periods. Where gains are estimated, no thread moves to
-//! its data if that makes the target the most loaded node and overloads it.
+//! Moved threads rest for some periods, because a move changes the rates that what-if uses. Ours: a thread
+//! given away does not return while its node would be overloaded with it. Otherwise it would move back and
+//! forth every few periods. With estimated gains no thread moves to its data if the target becomes overloaded
+//! and the most loaded node.
 
 use std::collections::{HashMap, HashSet};
 
@@ -37,7 +37,7 @@ pub enum Rules {
 pub struct Config {
     /// Which rules are in force.
     pub rules: Rules,
-    /// Margin by which a node must exceed every other in reads to attract a thread, as a share of its read
+    /// Margin in reads over every other node with which a node attracts a thread, as a share of its read
     /// capacity.
     pub margin_share: f64,
     /// Load from which on a node can be overloaded, as a share of its write capacity.
@@ -205,8 +205,8 @@ impl Placer {
         }
     }
 
-    /// Keeps units in place if they would overload their initial target: those that the target gave away
-    /// before, and with estimated gains all, the ones that write most first.
+    /// Keeps units in place that would overload their initial target: units that the target gave away before.
+    /// With estimated gains all, those with most writes first.
     fn keep_away(&self, what_if: &mut WhatIf<'_>, free: &[&Unit]) {
         let view = what_if.view();
         let was_given = |unit: &Unit, node: usize| {
@@ -220,8 +220,8 @@ impl Placer {
             .collect();
         going.sort_by(|a, b| b.0.total_cmp(&a.0));
         for (writes, unit, to) in going {
-            // Remote reads weigh more, so the move of a reader reduces its target's load. And its present
-            // node may carry even more.
+            // Remote reads weigh more, so the move of a reader reduces its target's load. Its present node
+            // may carry even more.
             let saved = unit.reads(view)[to] * view.nodes[to].read_weight() * (REMOTE_READ - 1.0);
             let is_worse = writes > saved && what_if.loads()[to] > what_if.loads()[unit.node] + writes;
             if is_worse && what_if.is_above(to, self.config.threshold_share) {

@@ -1,9 +1,9 @@
-//! Rule 5 (slides 42-46): threads that touch the same pages run on one node. They find each other's data in
-//! the processor's caches, and each other's writes on their own node.
+//! Rule 5 (slides 42-46): threads that touch the same pages run on one node. They share processor caches, and
+//! writes are local to all.
 //!
-//! Ours: sharing needs a minimum of bytes a second from each of two threads. Otherwise one log or one
-//! configuration file, which every thread of a program touches, would tie all of them to one node. A group
-//! that keeps more processors busy than any node has is split.
+//! Ours: sharing needs a minimum of bytes a second from each of two threads. Otherwise one log or
+//! configuration file would tie all threads of a program to one node. A group for more processors than any
+//! node has is split.
 
 use super::view::View;
 

@@ -1,9 +1,9 @@
-//! Rule 2 (slides 47-57): predicted loads of the nodes with threads elsewhere. Rules move threads here any
-//! number of times; each thread then migrates at most once.
+//! Rule 2 (slides 47-57): predicts the nodes' loads with threads at their targets. Rules change targets here
+//! any number of times; each thread then migrates at most once.
 //!
 //! Writes move with the thread, reads stay with the data. A byte read weighs less than a byte written (slides
-//! 10-20: load = read/3 + write, for a write of Optane memory costs three reads). Ours: the weight is the
-//! node's own, from its measured capacities.
+//! 10-20: load = read/3 + write, since an Optane write costs three reads). Ours: each node has its own
+//! weight, from its measured capacities.
 
 use super::view::View;
 
@@ -39,7 +39,6 @@ impl<'a> WhatIf<'a> {
         what_if
     }
 
-    /// The view of the period.
     pub(crate) fn view(&self) -> &'a View {
         self.view
     }

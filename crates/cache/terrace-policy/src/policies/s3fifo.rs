@@ -10,8 +10,8 @@
 //!            └─ else evicted ► ghost (9/10) ──┘   └──────────────────────────────┘
 //!                                   faulted again        unused: evicted, forgotten
 //! ```
-//! Counts saturate at 3, in the paper as in the touch table. So batches of hits lose nothing but the batch
-//! itself (a page evicted ahead of demand could have been used meanwhile).
+//! Counts saturate at 3, in the paper as in the touch table. So batches lose only uses after an eviction
+//! ahead of demand.
 
 use crate::list::Step;
 use crate::list::ghost::{Ghost, serial_of, shadow_of};

@@ -8,9 +8,8 @@
 //!         uses there are correlated                                      ▼
 //!         and do not count                         main (LRU): used ► head ... tail ► evicted, forgotten
 //! ```
-//! Hits in `in` change nothing, as in the paper, so batches lose nothing there. `main` is an LRU list ordered
-//! afterwards by the hand (see `queue_policy`): pages used between two passes lose their order among each
-//! other.
+//! Hits in `in` change nothing, as in the paper, so batches lose nothing there. The hand orders the LRU list
+//! `main` later (see `queue_policy`): pages used between two passes lose their order.
 //!
 //! Departure: victims come from `main` while `in` is within its share, and from `in` when `main` is empty.
 
