@@ -57,7 +57,7 @@ const ZSTD_LEVEL: i32 = 1;
 const LZ4_TABLE_BYTES: usize = 8 << 10;
 
 impl Compressor {
-    /// A compressor that keeps pages which shrink to at most `percent_max` percent, head included; at most 75.
+    /// A compressor for results of at most `percent_max` percent of a page, head included; at most 75.
     ///
     /// # Errors
     /// Out of memory.
@@ -151,7 +151,7 @@ const EVEN: u32 = 640;
 /// True if the bytes of a sample are distributed as evenly as random ones.
 pub(crate) fn looks_random(page: &Page) -> bool {
     let mut counts = [0_u8; 256];
-    // With a saturating count, 256 equal bytes count as 255: still far from random.
+    // With saturation, 256 equal bytes count as 255: still far from random.
     for piece in page.chunks_exact(PAGE_SIZE / PIECES) {
         piece[..PIECE].iter().for_each(|&b| counts[b as usize] = counts[b as usize].saturating_add(1));
     }

@@ -1,9 +1,8 @@
-//! Allocator of index nodes: fresh ones, ones ready for reuse, ones that wait for the epoch. It keeps a word
-//! for each node.
+//! Allocator of index nodes: fresh nodes, nodes ready for reuse, nodes that wait for the epoch. It keeps a
+//! word for each node.
 //!
-//! The word of a free node is its link in a chain, so free nodes need no other memory. The table of words has
-//! address space for all nodes from the start, and memory only for those used. It never moves and never
-//! doubles.
+//! A free node's word is its link in a chain, so free nodes need no other memory. The table of words has
+//! address space for all nodes, and memory for used ones. It never moves.
 
 use crate::protocol::begin_reuse;
 use crate::sync::AtomicU64;

@@ -4,8 +4,8 @@
 //!  31        10 9    0          63     46 45  44 43  32 31    0
 //! |  zspage    | slot |        |  check  | codec | bytes | place |  then the bytes
 //! ```
-//! `place` is the position of the page's entry in the index. By it the daemon finds the entry, and a reader
-//! verifies that the object belongs to its page.
+//! `place` is the position of the page's entry in the index. The daemon finds the entry by it, and a reader
+//! verifies its object by it.
 
 use crate::codec::Encoding;
 pub use crate::entry::Handle;
@@ -72,8 +72,7 @@ const SIZES: [u16; CLASS_MAX as usize + 1] = {
     sizes
 };
 
-/// The smallest sufficient class for each number of steps. Of classes with equal numbers of slots only one is
-/// used.
+/// The smallest sufficient class for each number of steps. It uses one of several classes with as many slots.
 const CLASSES: [u8; OBJECT_MAX / STEP + 1] = {
     let mut classes = [0; OBJECT_MAX / STEP + 1];
     let (mut steps, mut class) = (0, 1);
