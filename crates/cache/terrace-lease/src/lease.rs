@@ -36,7 +36,8 @@ pub(crate) fn take(fd: BorrowedFd<'_>, tid: i32) -> io::Result<()> {
     done(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, libc::F_RDLCK) })
 }
 
-/// Sends signals of lease breaks to the thread from now on. (Giving a lease back resets this in the kernel.)
+/// Sends signals of lease breaks to the thread from now on. (The return of a lease resets this in the
+/// kernel.)
 pub(crate) fn tell(fd: BorrowedFd<'_>, tid: i32) -> io::Result<()> {
     let owner = Owner { kind: F_OWNER_TID, pid: tid };
     // SAFETY: plain numbers, and a structure that the call reads.
@@ -110,7 +111,7 @@ pub(crate) fn wait(at_most: Duration) -> Wakeup {
     }
 }
 
-/// si_fd, which the kernel fills for signals of F_SETSIG (sigaction(2)): after si_band, which is a long.
+/// si_fd, which the kernel sets for signals of F_SETSIG (sigaction(2)): after si_band, a long.
 fn descriptor(info: &libc::siginfo_t) -> RawFd {
     const SI_FD: usize = 24;
     // SAFETY: inside a siginfo_t, which has 128 bytes, all of them initialised.
