@@ -3,7 +3,7 @@
 //! Version 1 has a separate tree for the memory controller, version 2 has one tree for all controllers.
 //! /proc/self/cgroup and the mount table show both. Groups without a limit are left out.
 //!
-//! All errors are those of [`read`]: a file that cannot be read at the moment does not mean "no limit".
+//! All errors are those of [`read`]: an unreadable file does not mean "no limit".
 
 mod machine;
 
@@ -79,7 +79,7 @@ impl Groups {
             Version::V2 => entry.fstype == "cgroup2",
         };
         let Some(tree) = table.iter().find(of_memory) else { return Groups::default() };
-        // In a container, the mounted tree begins at its own group, and the path may begin above that.
+        // A container's mounted tree begins at its own group; the path may begin above.
         let below = path.strip_prefix(&tree.root).or(path.strip_prefix("/")).unwrap_or(Path::new(""));
         let own = Some(tree.point.join(below)).filter(|dir| dir.is_dir());
         let own = own.unwrap_or_else(|| tree.point.clone());
@@ -108,7 +108,6 @@ impl Groups {
     }
 }
 
-/// The lowest limit, or the first error.
 fn lowest(found: impl Iterator<Item = io::Result<Option<Limit>>>) -> io::Result<Option<Limit>> {
     let found = found.collect::<io::Result<Vec<_>>>()?;
     Ok(found.into_iter().flatten().min_by_key(|limit| limit.bytes))
@@ -255,7 +254,7 @@ mod tests {
             &own,
             &[("memory.current", "105906176\n"), ("memory.events", "high 3\nmax 5\noom 2\noom_kill 1\n")],
         );
-        // In a container, the mounted tree begins at its own group, but the path does not.
+        // A container's mounted tree begins at its own group, but the path does not.
         let groups = Groups::found("0::/a/b\n", &[entry(dir.path(), "cgroup2", "/a", "rw")]);
         assert_eq!(groups.limit().unwrap().map(|limit| limit.bytes), Some(128 * MIB));
         write(&own, &[("memory.pressure", "some avg10=0.00 avg60=0.00 avg300=0.00 total=12\n")]);
