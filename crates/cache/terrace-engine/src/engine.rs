@@ -416,8 +416,8 @@ impl Engine {
     /// grows at once. Waits while too many pages are dirty.
     ///
     /// # Errors
-    /// EFBIG, ENOSPC and the like when the source cannot grow; the errno of a writeback that keeps failing
-    /// when there is no room for more dirty pages.
+    /// EFBIG, ENOSPC and the like if the source cannot grow; a failing writeback's errno if dirty pages have
+    /// no more room.
     pub fn write(&self, o: &ObjectRef, offset: u64, data: &[u8]) -> io::Result<usize> {
         write::write(&self.cx, o, offset, data)
     }
@@ -464,8 +464,8 @@ impl Engine {
     pub fn fsync(&self, o: &ObjectRef, data_only: bool, seen: &ErrorCursor) -> io::Result<()> {
         fsync::fsync(&self.cx, o, data_only, seen)
     }
-    /// Announces a change of the file's metadata in the source by terrace: after a power cut, a start still
-    /// knows the file of the pages on a tier.
+    /// Announces terrace's change of the file's metadata in the source. A start after a power cut then takes
+    /// it for no conflict.
     pub fn change_metadata(&self, o: &ObjectRef) {
         fsync::change_metadata(&self.cx, o);
     }

@@ -1,4 +1,4 @@
-//! The burst buffer: with `[dirty] durable = "tier"` an fsync is answered when the file's dirty pages are
+//! The burst buffer: with `[dirty] durable = "tier"`, an fsync returns once the file's dirty pages are
 //! durable on a device.
 //!
 //! ```text
@@ -7,9 +7,9 @@
 //!                 ├──► only grown: fsync there ─────┘ a new base version
 //!                 └──► all dirty pages to the source, fsync there, destage-complete record, flush ──► answer, and a new base version
 //! ```
-//! Undestaged pages stay dirty in memory until the source has them: a target is read only after a power cut
-//! (`burst/replay.rs`). So writes, truncates and writeback treat them like any dirty page. The target's
-//! records follow these changes (`device/scan/undestaged.rs`, `tier/intent.rs`).
+//! Undestaged pages stay dirty in memory until the source has them. Only a replay after a power cut reads a
+//! target (`burst/replay.rs`). So writes, truncates and writeback treat them like any dirty page. The
+//! target's records follow these changes (`device/scan/undestaged.rs`, `tier/intent.rs`).
 //!
 //! An fsync also promises the file's size and existence. After any change other than a write within the end,
 //! it first makes the source durable without the missing pages. That state is the new base version
@@ -224,7 +224,7 @@ fn destage_locked(cx: &Context, o: &Object) -> io::Result<()> {
 }
 
 /// Notes that the file is deleted. It stays undestaged until the deletion is durable in the source's file
-/// system: until then a power cut could bring it back.
+/// system. A power cut before could bring it back.
 fn note_deleted(cx: &Context, o: &Object) {
     let mut burst = o.burst.lock();
     if let Some(number) = burst.end(o.slot()) {

@@ -74,8 +74,8 @@ pub trait Medium: Send + Sync + Debug {
     /// The device's. The state of all writes since the last flush is then unknown.
     fn flush(&self) -> io::Result<()>;
 
-    /// Opens the region at byte `at`: content of older fillings becomes invalid, and all earlier writes
-    /// become durable before any later one. `page`: a buffer of one page.
+    /// Opens the region at byte `at`: invalidates older fillings, and makes all earlier writes durable before
+    /// any later one. `page`: a buffer of one page.
     ///
     /// # Errors
     /// As [`Medium::write`] and [`Medium::flush`].

@@ -9,9 +9,9 @@
 //! 4. A change of a page with a possible key queues a tombstone for the next batch. A page gets a new key
 //!    only after all its tombstones. The reclaim of a region forgets its keys: the next batch records that
 //!    ([`Batch::oldest`]), and the region's first page is zeroed.
-//! 5. A file's identity is recorded only once the tombstones of all its outdated keys are durable, or in the
-//!    same batch. Keys rejected at a start (another digest, or none) count as outdated: one tombstone covers
-//!    the whole file.
+//! 5. A file's identity follows the durable tombstones of all its outdated keys, or shares a batch with them.
+//!    Keys rejected at a start (another digest, or none) count as outdated: one tombstone covers the whole
+//!    file.
 //! 6. [`super::superblock::begin`] has returned before the first batch of a run.
 //!
 //! **Validity of keys.** A key records the page's content at its time. By rules 4 and 5, keys without a

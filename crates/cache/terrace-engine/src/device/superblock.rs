@@ -220,8 +220,8 @@ impl Superblock {
     }
 }
 
-/// The content of a target. It is empty only if all bytes up to the first region are zero: some file systems
-/// leave the first pages free.
+/// The content of a target. An empty target has only zeros before the first region: some file systems leave
+/// the first pages free.
 ///
 /// # Errors
 /// The medium's.

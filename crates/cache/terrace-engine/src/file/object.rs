@@ -41,8 +41,8 @@ pub struct Object {
     errors: ErrorSequence,
     /// Identity of the file when it was published; 0: not known.
     pub(crate) identity: AtomicU64,
-    /// Time from which on an object published soon after a change can get an identity
-    /// ([`crate::tier::park`]). 0: it has one, or gets none.
+    /// Earliest time for the identity of an object published soon after a change ([`crate::tier::park`]). 0:
+    /// it has one, or gets none.
     pub(crate) identity_due_ns: AtomicU64,
     /// The file's state in the source. Locked inside the writeback lock, outside the locks of targets and
     /// state.

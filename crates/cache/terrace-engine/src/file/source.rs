@@ -235,8 +235,7 @@ impl SourceFile {
         let fresh = self.open_direct(OFlags::RDONLY).map(Arc::new);
         fresh.or_else(|err| self.any_open().ok_or(err))
     }
-    /// For writing through the page cache: the last page of a file, if its size is no multiple of the page
-    /// size.
+    /// For writing through the page cache: a partial last page.
     pub fn buffered(&self) -> io::Result<Arc<DataFd>> {
         let opened = get_or_open(&self.tail, || {
             let fd = open(self.proc_path(), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;

@@ -40,8 +40,8 @@ pub struct WriteOp {
     /// Byte offset in the file.
     pub(crate) offset: u64,
     pub(crate) bufs: Vec<IoVec>,
-    /// Write through the kernel's page cache, which starts the writeback at once and keeps no pages
-    /// (RWF_DONTCACHE of pwritev2(2), Linux 6.14; elsewhere as any other write).
+    /// Write through the kernel's page cache, with writeback at once and without keeping pages
+    /// (RWF_DONTCACHE, Linux 6.14; elsewhere a plain write).
     pub(crate) drop_behind: bool,
     /// Result: success if all of `bufs` was written.
     pub(crate) result: io::Result<()>,

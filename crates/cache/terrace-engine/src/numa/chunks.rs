@@ -20,8 +20,7 @@ pub(super) struct Chunks {
 
 impl Chunks {
     /// Queries the nodes of the chunks in `used`, of new ones, and of some others. With `notes` it updates
-    /// the frames' home nodes: memory of a full node comes from another node, and a restarted daemon knows no
-    /// nodes.
+    /// the frames' home nodes, which a full node or a restart of the daemon makes wrong.
     pub(super) fn look(&mut self, cx: &Context, topology: &Topology, used: &[u32], notes: bool) {
         let count = (cx.state.lock().frames.populated() as usize).div_ceil(CHUNK_FRAMES);
         let known = self.nodes.len().min(count);

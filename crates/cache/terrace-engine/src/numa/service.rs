@@ -32,7 +32,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 const SAMPLES_MAX: u64 = 4096;
 /// Window of a single report on request.
 const REPORT_WINDOW: Duration = Duration::from_millis(500);
-/// Two threads share a file if each has this traffic with it, as a part of a node's bandwidth: 16 MB/s of 40
+/// Minimum traffic of each of two threads that share a file, as a part of a node's bandwidth: 16 MB/s of 40
 /// GB/s.
 const SHARE_MIN: f64 = 0.0004;
 /// Largest distance between windows that are averaged.
@@ -116,8 +116,7 @@ impl Service {
     pub(crate) fn serve(&self) {
         while !self.cx.is_stopping() {
             self.look(WINDOW, self.config.mode == NumaMode::Auto);
-            // The pause varies: a fixed one would meet a program with a period of a second always in the same
-            // phase.
+            // The pause varies, because a program may have a period of a second, too.
             self.wakeup.wait(PERIOD - WINDOW + Duration::from_millis(self.cx.clock.now_ns() / 1000 % 50));
         }
         self.end();

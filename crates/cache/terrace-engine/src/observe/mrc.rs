@@ -408,8 +408,7 @@ mod tests {
         );
     }
 
-    /// The estimate for twice the memory agrees with a cache of twice the memory: 30 MiB hold twice the
-    /// frames of 16 MiB.
+    /// The estimate for twice the memory agrees with such a cache: 30 MiB hold twice the frames of 16 MiB.
     #[test]
     fn twice_the_memory_does_what_was_predicted() {
         for policy in ["lru", "strata"] {

@@ -1,7 +1,7 @@
 //! Page faults: absent pages are read from device or source into frames, and published.
 //!
-//! [`fault`] -> `plan` (under the state lock: pages and frames) -> I/O without a lock -> `fill` (under the
-//! state lock: publishes pages that have not changed meanwhile), or `pass_on` for pages that are not kept.
+//! [`fault`] -> `plan` (state lock: pages and frames) -> I/O without a lock -> `fill` (state lock: publishes
+//! unchanged pages). Pages that are not kept take `pass_on` instead.
 
 use crate::context::Context;
 use crate::file::object::{Object, ObjectRef};

@@ -112,8 +112,7 @@ pub(crate) fn sync_root(cx: &Context) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes an object stable that no syncfs of the source reaches: on a file system mounted inside the source,
-/// or on a server.
+/// Makes an object stable that no syncfs of the source reaches: on a server, or a file system mounted inside.
 pub(crate) fn sync_foreign(cx: &Context, o: &Object) -> io::Result<()> {
     if !o.unsynced.load(Ordering::Relaxed) || o.doomed.load(Ordering::Relaxed) {
         return Ok(());

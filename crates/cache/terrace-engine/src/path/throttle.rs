@@ -41,7 +41,7 @@ pub(crate) fn dirty_background(cx: &Context) -> u64 {
 }
 
 /// Whether more pages are unwritten than background writeback allows, or writers wait. Undestaged pages stay
-/// until writers need their room: their writeback voids the base version (`burst/fsync.rs`), and fsyncs then
+/// until writers need their room. Their writeback voids the base version (`burst/fsync.rs`), and fsyncs then
 /// wait for the source.
 pub(crate) fn is_much(cx: &Context, state: &State) -> bool {
     let totals = state.dirty.totals;

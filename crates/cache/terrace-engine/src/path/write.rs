@@ -1,7 +1,8 @@
 //! Writes, truncates, and operations on the source that exclude concurrent accesses through the cache.
 //!
-//! Path of a write: [`write`] -> `throttle` -> per batch of pages: `prepare` (state lock: frames, entries
-//! Busy), read the rest of partly written pages, copy, `commit` (state lock: dirty bit first, then publish).
+//! Path of a write: [`write`] -> `throttle`, then for each batch of pages `prepare` (state lock: frames,
+//! entries Busy) -> `fill_for_write` (rest of partly written pages) -> copy -> `commit` (state lock: dirty
+//! bit, then publish).
 
 use crate::access_log::Kind;
 use crate::context::Context;
@@ -52,8 +53,8 @@ enum PrepareError {
 /// at once. Waits while too many pages are dirty.
 ///
 /// # Errors
-/// EFBIG, ENOSPC and the like when the source cannot grow; the errno of a writeback that keeps failing when
-/// there is no room for more dirty pages.
+/// EFBIG, ENOSPC and the like if the source cannot grow; a failing writeback's errno if dirty pages have no
+/// more room.
 pub(crate) fn write(cx: &Context, o: &ObjectRef, offset: u64, data: &[u8]) -> io::Result<usize> {
     if data.is_empty() {
         return Ok(0);

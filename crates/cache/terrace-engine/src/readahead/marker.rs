@@ -1,5 +1,4 @@
-//! Readahead marks: the next window of a sequential reader is fetched when the reader reaches the last
-//! window, before it has read all of it.
+//! Readahead marks: when a sequential reader reaches its last window, the workers fetch the next one.
 //!
 //! ```text
 //! miss ■□□□□□□□□□□□ next        □ read along with the miss, or fetched by workers

@@ -8,8 +8,8 @@ const SAMPLE_PERIOD: Duration = Duration::from_secs(1);
 /// Interval before the second sample, without which there is no result.
 const SOON: Duration = Duration::from_millis(100);
 
-/// Sums since boot, ns: idle time and total time of the processors, stolen time, time of the tier's work, and
-/// time for which its thread waited for a processor.
+/// Sums since boot, ns: the processors' idle, total and stolen time, the tier's work, and its thread's wait
+/// for a processor.
 type Times = [u64; 5];
 
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -30,8 +30,8 @@ const NOISE_BYTES: usize = 256 << 10;
 
 /// Source files of three times the memory, targets of device tiers, and the expected versions.
 pub(super) struct Fixture {
-    /// Dropped first: the engines end before their files are closed, also when a test fails. Otherwise their
-    /// threads would use descriptor numbers that soon belong to other tests' files.
+    /// Dropped first: the engines end before their files close, also in a failed test. Otherwise their
+    /// threads would use other tests' descriptor numbers.
     pub(crate) running: Running,
     pub(crate) sources: Vec<File>,
     /// Targets with their tiers.

@@ -1,5 +1,4 @@
-//! Chunks of the frame pool, 2 MiB each: growth by one chunk, its memory, and release of chunks when the pool
-//! shrinks.
+//! Chunks of the frame pool, 2 MiB each: growth, memory, and release when the pool shrinks.
 
 use crate::nodes::Nodes;
 use crate::segment::flag::{LEAVING, REUSED, UNSYNCED};
@@ -142,8 +141,8 @@ impl State {
         let count = touches.take(from);
         let flags = self.pages.flags(from).load(Ordering::Relaxed);
         self.pages.flags(to).store(flags & REUSED, Ordering::Relaxed);
-        // SAFETY: both frames are in bounds and not the same; the content of a present page changes under
-        // this lock only, and the new frame is claimed.
+        // SAFETY: two different frames in bounds. A present page changes under this lock only, and the new
+        // frame is claimed.
         unsafe { std::ptr::copy_nonoverlapping(seg.frame(from), seg.frame(to), PAGE_SIZE) };
         self.pages.publish_present(place, to);
         self.remap(place, to);

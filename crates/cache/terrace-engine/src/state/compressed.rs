@@ -52,8 +52,8 @@ const FILLING_PAST_MAX: Duration = Duration::from_millis(500);
 const COMPACT_BYTES: usize = 256 << 10;
 /// Unused zspages that keep their memory, bytes.
 const IDLE_BYTES: u64 = 1 << 20;
-/// Failures in `Backoff` that a success cancels, for any codec and for LZ4: its failed attempt costs half as
-/// much as zstd.
+/// Failures in `Backoff` that a success cancels, for any codec and for LZ4. A failed attempt with LZ4 costs
+/// half of zstd.
 const REFUSALS_OUTWEIGHED: u16 = u16::MAX;
 const LZ4_OUTWEIGHS: u16 = 4;
 /// Shadow that records only a previous stay in memory, for the tier and not for the policy. Pages that leave
@@ -177,8 +177,8 @@ impl Compressed {
         self.pool.bytes() - self.pool.idle_bytes() >= bytes / 16 * 15
     }
 
-    /// Sets the number of pages that may be compressed to fill the tier in the next interval, which is
-    /// assumed to be like the last `past` ns on `processors` processors.
+    /// Sets the number of pages that may fill the tier in the next interval, assumed like the last: `past` ns
+    /// on `processors` processors.
     fn set_fill_budget(&mut self, past: u64, processors: usize) {
         let ns = past as f64 * processors as f64 * FILLING_BUSY;
         let slowly = self.balancer.is_busy() && !self.balancer.is_least();
@@ -208,9 +208,9 @@ impl Compressed {
     }
 
     /// Updates the cost of decompression from one page, which took `ns` of processor time. A single sample
-    /// has little weight: zstd takes three times as long as LZ4, and the clock also counts interrupts and
-    /// stolen time. With more weight, one page of 5 ms would make the tier give up its memory. Without
-    /// compression it would never measure a lower cost.
+    /// has little weight: zstd takes three times as long as LZ4, and the clock counts interrupts, too. With
+    /// more weight, one page of 5 ms would make the tier give up its memory. Without compression it would
+    /// never measure a lower cost.
     fn note_unpacking(&mut self, ns: u64) {
         let known = &mut self.balancer.costs.decompress;
         learn::<65>(known, (HIT_NS + ns).min(4 * *known));

@@ -43,8 +43,7 @@ impl DestageIndex {
             self.unrecorded.push(object);
         }
     }
-    /// Whether a region of `region_pages` pages has room for the records that destage one more file: a
-    /// write-intent and a destage-complete record each.
+    /// Whether a region of `region_pages` pages can destage one more file: each file needs two records there.
     pub(crate) fn takes_one_more(&self, region_pages: u32) -> bool {
         (self.files.len() + self.earlier.len() + 2) * 2 <= region_pages as usize
     }

@@ -1,7 +1,7 @@
 //! Metadata: memory for resident pages beside their frames, by structure.
 //!
-//! The limit is 32 bytes for each resident page: of a fully cached file of at least 100 KiB, or of a large
-//! file, half of it cached at random.
+//! The limit is 32 bytes for each resident page. It holds for a fully cached file from 100 KiB on, and for a
+//! large file with a random half in the cache.
 
 use crate::file::dirty_pages::DirtyTotals;
 use crate::state::frames::Frames;

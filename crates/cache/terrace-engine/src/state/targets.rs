@@ -1,5 +1,5 @@
-//! All targets of the device tiers: owners of slots, copies of pages in memory, and the choice of a target
-//! for pages that leave memory.
+//! All targets of the device tiers: owners of slots, copies of pages in memory, and targets for pages that
+//! leave memory.
 //!
 //! ```text
 //!   a page leaves memory ──► tier 0, if that takes it; else tier 1, ...     (`Targets::admits`)

@@ -27,7 +27,7 @@ use std::time::Duration;
 
 /// Length of a write intent: the source may be changed so long without another record.
 pub(crate) const INTENT_NS: i64 = 5_000_000_000;
-/// A change this close to the end of a write intent needs a new one: the source may stamp it after the end.
+/// A change this close to a write intent's end needs a new one: the source may stamp it later.
 pub(crate) const MARGIN_NS: i64 = 1_000_000_000;
 
 /// A change of a file in the source, under way as long as this value lives.

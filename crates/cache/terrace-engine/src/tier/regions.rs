@@ -1,7 +1,6 @@
 //! Reclaims the oldest region of a log: writes valuable pages again at the head, and drops the others.
 //!
-//! Withdraws each entry with a slot of the region before new writes to it: a reader of the old slot finds a
-//! changed entry.
+//! Withdraws all entries of a region before new writes to it: a reader of an old slot finds a changed entry.
 
 use crate::context::Context;
 use crate::device::format::Record;

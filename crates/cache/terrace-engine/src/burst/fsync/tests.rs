@@ -1,5 +1,5 @@
-//! Power cuts and kills of the daemon at random times, while a target answers fsyncs.
-//! Acknowledged data are not lost, and later changes by other programs are not overwritten.
+//! Power cuts and kills of the daemon at random times, while a target answers fsyncs. Acknowledged data stay,
+//! and later changes by other programs, too.
 
 mod faults;
 mod growing;
@@ -244,8 +244,8 @@ impl Fixture {
         let at = file.map_or(FileLookup::Gone, |file| FileLookup::Found(file.as_raw_fd().into()));
         self.engine.replay(id, at, decision).unwrap()
     }
-    /// Checks that each page of the source is one of the expected versions, which then becomes the new state.
-    /// False: a page is a mix of two versions.
+    /// Checks that each page of the source is an expected version, and takes it as the new state. False: a
+    /// page is a mix of two versions.
     fn look(&mut self, what: &str) -> bool {
         let mut whole = true;
         for file in 0..FILES {
@@ -290,8 +290,7 @@ impl Fixture {
     }
 }
 
-/// Whether a page is one of these versions, or begins like one and ends like another: an unsynced write came
-/// during the writeback.
+/// Whether a page is one of these versions, or a mix of two after an unsynced write during the writeback.
 fn is_of(page: &[u8], versions: &Versions) -> bool {
     versions.iter().any(|begin| {
         let begin = content(*begin);

@@ -1,5 +1,5 @@
-//! Lock of a tier, for one instance at a time: a write lock on the open file (F_OFD_SETLK), until its last
-//! descriptor closes.
+//! Lock of a tier for one instance: a write lock on the open file (F_OFD_SETLK), until its last descriptor
+//! closes.
 //!
 //! The lock belongs to the open file. It survives a crash of terraced, because the supervisor has the same
 //! descriptor. Operations of io_uring can hold the open file for a moment after all processes have ended.

@@ -54,7 +54,7 @@ fn source_gets_only_pages_that_the_target_has_never_had() {
     world.look("after the cut");
 }
 
-/// The fsyncs of such a file need no commit of the source, and the death of all processes leaves no conflict.
+/// Fsyncs of such a file need no commit of the source. The death of all processes leaves no conflict.
 #[test]
 fn file_with_a_base_is_not_shared() {
     let mut world = half();
