@@ -3,8 +3,8 @@
 //! It compares two sums, window by window:
 //!
 //! - The *saving* of more pages in memory: refaults. Each saves a device read, less a decompression, and less
-//!   a compression if the returning page pushes another one into the tier. (No memory saves first uses.) If
-//!   the tier refuses most offered pages, only DRAM can save their misses.
+//!   a compression of a page that must leave for it. (No memory saves first uses.) If the tier refuses most
+//!   offered pages, only DRAM can save their misses.
 //! - The *cost* of the tier: decompressions at hits, and moves of pages between tier and DRAM. (Each miss
 //!   compresses one page that leaves DRAM. A larger tier has fewer misses, so these compressions are no cost
 //!   of its size.)
@@ -94,12 +94,12 @@ const EVENTS_MIN: u64 = 64;
 const DEAD_BAND: f64 = 1.5;
 /// Pages of the tier to a page of its memory, until measured: LZ4 on common data.
 const DENSITY: f64 = 1.6;
-/// Share of compressible pages among the offered ones from which on the tier gains in full: they can fill a
+/// Share of compressible pages among the offered ones with which the tier gains in full: they can fill a
 /// larger one. (Incompressible pages stay in DRAM, miss most, and are offered most.)
 const TAKEN_ENOUGH: f64 = 0.5;
-/// Offered pages of a window that weigh as much as all earlier windows; then windows without offers after
-/// which the share is forgotten. A tier without compressible pages must not regain memory just because pages
-/// are no longer offered.
+/// Offered pages that weigh as much as all earlier windows; then windows without offers after which the share
+/// is forgotten. A tier without compressible pages must not regain memory just because pages are no longer
+/// offered.
 const OFFERED_HALF: f64 = 64.0;
 const FORGOTTEN_IN: f64 = 8.0;
 /// Minimum number of pages in the tier for measuring its density.

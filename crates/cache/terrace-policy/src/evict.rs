@@ -171,9 +171,9 @@ pub trait Evict: Send + fmt::Debug {
         let _ = slot;
     }
 
-    /// Announces the fault of a page that left with `shadow`. Called before `victims` by the simulator's
-    /// exact mode, which makes room for one page at a time: some published policies choose the victim by its
-    /// successor. The engine makes room in batches, ahead of demand, and never calls this.
+    /// Announces the fault of a page that left with `shadow`. Only the simulator's exact mode calls this,
+    /// before `victims` for this page alone: some published policies choose the victim by its successor. The
+    /// engine makes room in batches, ahead of demand, and never calls this.
     fn faulting(&mut self, shadow: Shadow) {
         let _ = shadow;
     }
@@ -217,9 +217,9 @@ pub trait Evict: Send + fmt::Debug {
         None
     }
 
-    /// [`Evict::victims`] from generations up to `seq` only, as the kernel's `-` command does: never from the
-    /// two youngest, and no page without a generation. Fewer than `want` but more than none: call again.
-    /// None: those generations are used up. Touched or protected pages move to younger generations as usual.
+    /// [`Evict::victims`] from generations up to `seq`, as the kernel's `-` command: never from the two
+    /// youngest, or without a generation. Fewer than `want` but more than none: call again. None: those
+    /// generations are used up. Touched or protected pages move to younger generations as usual.
     fn victims_until(
         &mut self,
         seq: u64,

@@ -1,6 +1,6 @@
 //! Miss-ratio curves: the miss ratio of an LRU cache of each size.
 //!
-//! [`Exact`] knows every page's stack distance ([`crate::stack`]): an LRU cache of C pages misses accesses at
+//! [`Exact`] knows every page's stack distance ([`crate::stack`]). An LRU cache of C pages misses accesses at
 //! a distance of C or more. [`Shards`] estimates the same from a sample in fixed memory: C. Waldspurger, N.
 //! Park, A. Garthwaite, I. Ahmad, "Efficient MRC Construction with SHARDS", FAST 2015.
 //!

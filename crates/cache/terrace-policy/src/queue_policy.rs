@@ -10,13 +10,13 @@
 //! ```
 //! **Hits in batches.** Most published policies move a page at every hit. A hit here writes one byte. For
 //! rules with [`Rules::MOVES`], a hand passes the next slots with every batch of victims. It reports touched
-//! pages, as does a look at a candidate for eviction. The loss: uses between two passes of the hand (an
-//! eighth of a turnover of the pool) look like one, ordered by slot number. The guarantee: a page used since
-//! its last look stays while an idle one is left. From the first [`Evict::accessed`] on (the simulator's
-//! exact mode), such rules get each hit at once and ignore the table.
+//! pages, as does a look at a candidate for eviction. The loss: uses between two passes (an eighth of a
+//! turnover of the pool) look like one, ordered by slot number. The guarantee: a page used since its last
+//! look stays while an idle one is left. From the first [`Evict::accessed`] on (the simulator's exact mode),
+//! such rules get each hit at once and ignore the table.
 //!
-//! The cost of batches of 64, including victims ahead of demand (`terrace-sim gates`; percent above Belady,
-//! exact mode -> in batches; 22 cells of six traces, and 36 of eleven others):
+//! The cost of batches of 64 with victims ahead of demand, by `terrace-sim gates`: percent above Belady,
+//! exact mode -> in batches, for 22 cells of six traces, then 36 of eleven others.
 //!
 //! ```text
 //!   2q     30.9 -> 32.1   26.2 -> 28.0     s3fifo     27.2 -> 29.8   16.7 -> 17.9

@@ -21,12 +21,11 @@ impl Admit {
     }
 }
 
-/// Whether the second hit of a page since its write counts as a recent refault, by the read costs of device
-/// and source a page, ns.
+/// Whether a page's second hit since its write counts as a recent refault. Arguments: read costs a page, ns.
 ///
 /// A page on the device has no shadow, so the policy takes a returning page for new. On a fast device that is
 /// right: a protected page would be in memory and on the device at once. If a device read takes more than
-/// half of a source read, a hit in memory is worth more than another page on the device.
+/// half of a source read, a hit in memory is worth more.
 pub fn second_hit_is_refault(device_read: u64, source_read: u64) -> bool {
     2 * device_read > source_read
 }

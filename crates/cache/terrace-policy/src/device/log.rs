@@ -97,9 +97,9 @@ impl Log {
         Some(place)
     }
 
-    /// Reserves adjacent places for one write: `head` header pages, and up to `want` pages of content, at
-    /// least `least` (or `want`, if less). A region with less room is closed. The caller revives the pages
-    /// that arrive. None: a region must be reclaimed first.
+    /// Reserves adjacent places for one write: `head` header pages, then `least` to `want` pages of content
+    /// (`want`, if less). A region with less room is closed. The caller revives the pages that arrive. None:
+    /// a region must be reclaimed first.
     pub fn reserve(&mut self, head: u32, want: u32, least: u32) -> Option<Stretch> {
         let needed = head + least.min(want);
         debug_assert!(needed <= self.pages, "no region has {needed} pages");

@@ -1,5 +1,5 @@
-//! Building blocks of policies: lists over slots, queues in two parts, ghosts of evicted pages, queue ages,
-//! and the search for victims.
+//! Building blocks of policies: lists over slots, queues in two parts, ghosts, queue ages, the search for
+//! victims.
 
 pub(crate) mod ghost;
 pub(crate) mod queue_age;

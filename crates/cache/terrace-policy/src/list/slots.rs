@@ -14,10 +14,9 @@
 //!   up to 2^24 slots (64 GiB): 7 bytes    | tag 8 | towards the head 24 | towards the tail 24 |
 //!   up to 2^28 slots (1 TiB):  8 bytes    | tag 8 | towards the head 28 | towards the tail 28 |
 //! ```
-//! Loads and stores are eight bytes wide even for nodes of seven: the eighth byte belongs to the next node
-//! and is preserved. Rejected: links of 32 bits and a table of tags (9 bytes, and two cache lines a step
-//! instead of one).
-//! The nodes are zeroed by the allocator, so slots never used cost no memory.
+//! Loads and stores of seven-byte nodes are eight bytes wide, too, and preserve the next node's byte.
+//! Rejected: links of 32 bits and a table of tags (9 bytes, and two cache lines a step instead of one). The
+//! nodes are zeroed by the allocator, so slots never used cost no memory.
 
 use crate::Slot;
 
@@ -221,8 +220,8 @@ impl Slots {
         self.iter(list).map(|slot| slot.to_string()).collect::<Vec<_>>().join(" ")
     }
 
-    /// Checks that every list is a sound ring of its stated length, that `belongs(list, tag)` holds for its
-    /// members, and that no other slot has a tag for which `resident` holds. Terminates on any corruption.
+    /// Checks that every list is a sound ring of its length, with `belongs(list, tag)` for its members. No
+    /// other slot may have a `resident` tag. Terminates on any corruption.
     pub fn check(
         &self,
         lists: &[&List],

@@ -1,5 +1,5 @@
-//! Search for victims: the queue of held pages, a bound on fruitless searches, the loop, and the hand that
-//! finds touched pages.
+//! Search for victims: held pages, a bound on fruitless searches, the loop, and the hand that finds touched
+//! pages.
 
 use super::slots::{List, Slots};
 use crate::{AccessCounts, Slot, Victim};
@@ -8,9 +8,9 @@ use crate::{AccessCounts, Slot, Victim};
 ///
 /// After [`HELD_WAIT`] other victims the search offers held pages, oldest first, while their evictions
 /// succeed. The first page that comes back restarts the wait. So a pool full of dirty pages wastes at most
-/// every second look, and a pool after writeback evicts its held pages first. Held pages do not lengthen
-/// their old queue, which would push good pages out of the others. Rejected: a queue's tail (they are offered
-/// for ever), or its head (a page written once stays as long as a page used often).
+/// every second look. After writeback the held pages go first. Held pages do not lengthen their old queue,
+/// which would push good pages out of the others. Rejected: a queue's tail (they are offered for ever), or
+/// its head (a page written once stays as long as a page used often).
 #[derive(Debug)]
 pub struct HeldQueue {
     /// The held pages, the oldest at the tail.

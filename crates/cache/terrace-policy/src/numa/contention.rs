@@ -1,10 +1,10 @@
 //! Rule 3 (slides 10-36): an overloaded node gives threads away.
 //!
 //! A node is overloaded if its load is above a threshold, and every other node has less than half of it.
-//! Threads with the most writes for their reads go first (slides 21-29): they take their writes along, and
-//! few reads become remote. Ours: a thread goes only if its writes weigh more than its reads, because its
-//! reads stay behind. Threads go to the least loaded node while the node is above the average, and the higher
-//! of the two loads falls (slides 30-36).
+//! Threads with the most writes for their reads go first (slides 21-29), so that few reads become remote.
+//! Ours: a thread goes only if its writes weigh more than its reads, because its reads stay behind. Threads
+//! go to the least loaded node while their node is above the average, and the higher load falls (slides
+//! 30-36).
 //!
 //! Threads that share data go only if no single thread can, and then together.
 

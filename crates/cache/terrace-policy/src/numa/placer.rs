@@ -37,8 +37,7 @@ pub enum Rules {
 pub struct Config {
     /// Which rules are in force.
     pub rules: Rules,
-    /// Margin in reads over every other node with which a node attracts a thread, as a share of its read
-    /// capacity.
+    /// Excess of reads over every other node that attracts a thread, as a share of the node's read capacity.
     pub margin_share: f64,
     /// Load from which on a node can be overloaded, as a share of its write capacity.
     pub threshold_share: f64,

@@ -219,8 +219,8 @@ impl Tiers {
         }
     }
 
-    /// The highest tier such that no tier up to it refaults more often than its set point allows, by
-    /// [`Rules::GAINS`] and [`Rules::COMPARES_NEIGHBOURS`].
+    /// The highest tier below the first one with refaults above its set point ([`Rules::GAINS`],
+    /// [`Rules::COMPARES_NEIGHBOURS`]).
     fn threshold(&self, (gain_set, gain): (u64, u64), compares_neighbours: bool) -> usize {
         let fine = |tier: &usize| {
             let set_point = if compares_neighbours { tier - 1 } else { 0 };

@@ -17,14 +17,14 @@
 //!   are for-                   └─► evicted, shadow =   │
 //!   gotten at the border           eviction clock ─────┘ was away no longer than main's oldest has been there
 //! ```
-//! 1. A new page enters probation. The first quarter of probation is the *correlated window*: touches there
-//!    belong to one use (readahead, a record at a time), and are cleared at the border to the old part. A use
+//! 1. A new page enters probation. The first quarter of probation is the *correlated window*. Touches there
+//!    belong to one use (readahead, a record at a time), and the border to the old part clears them. A use
 //!    takes only a few faults. A window of half of probation, as in Clock2Q+, loses second uses; without one,
 //!    each page read in pieces reaches main.
 //! 2. At probation's end a touched page goes to main. An untouched page is evicted, with the *eviction clock*
 //!    as its shadow: the number of evictions from probation. So the ghost is a FIFO in the index entries. A
 //!    refaulted page enters main if, by that clock, it was away no longer than main's oldest page has been
-//!    there: its uses are then more frequent. So the ghost is short when main turns over fast. When main
+//!    there. Its uses are then more frequent. So the ghost is short when main turns over fast. When main
 //!    stands still, only the memory for shadows limits it.
 //! 3. Until the first eviction, probation overflows into main: a loop over slightly more than the pool keeps
 //!    its first pages.
@@ -35,9 +35,9 @@
 //!    decays by laps. A page evicted from main leaves no shadow, because its last use is older than that of
 //!    any page of main.
 //! 6. The size of probation follows the uses at its margin. A refault within 1/20 of the pool after the
-//!    page's eviction from probation grows probation by two pages: with 1/20 more it would be a hit. A first
-//!    touch in main's last 1/20 (the *edge*) shrinks probation by five times as much: a main with 1/20 less
-//!    would lose the page. Such a page leaves no shadow, and misses several times before it is back in main.
+//!    eviction from probation grows probation by two pages. With 1/20 more it would be a hit. A first touch
+//!    in main's last 1/20 (the *edge*) shrinks probation by five times as much. A main with 1/20 less would
+//!    lose the page. Such a page leaves no shadow, and misses several times before it is back in main.
 //!    (Factors from two to five perform alike on traces. With steady popularity every page returns some day.
 //!    Only a factor of five keeps these returns from enlarging probation.) So the border settles where one
 //!    more page is worth the same on either side. Small pools and recency make probation large (up to 6/10).
@@ -196,8 +196,8 @@ impl Strata {
         (self.eviction_clock % CLOCK_SPAN + CLOCK_SPAN - then % CLOCK_SPAN) % CLOCK_SPAN
     }
 
-    /// Whether a page with this shadow is used more often than main's oldest page: it was away no longer than
-    /// that page has been in main.
+    /// Whether this shadow's page is used more often than main's oldest: it was away no longer than that one
+    /// has been there.
     fn outdoes_main(&mut self, shadow: Shadow) -> bool {
         let len = self.main.len();
         len == 0 || self.ago(shadow) <= self.eviction_clock - self.main_age.entered(len)
@@ -254,8 +254,8 @@ impl Strata {
         self.main.unlink(&mut self.slots, slot, tag >= FIRST_MAIN);
     }
 
-    /// Moves main's oldest pages to the edge until it has the margin's length: at most two pages a call, for
-    /// at most one leaves.
+    /// Moves main's oldest pages to the edge up to the margin's length: at most two a call, since at most one
+    /// leaves.
     fn feed_edge(&mut self, touches: &dyn AccessCounts) {
         for _ in 0..2 {
             let Some(slot) = self.main.border() else { return };

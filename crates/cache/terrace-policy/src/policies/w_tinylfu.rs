@@ -2,9 +2,9 @@
 //! victim there.
 //!
 //! Source: G. Einziger, R. Friedman, B. Manes, "TinyLFU: A Highly Efficient Cache Admission Policy", ACM TOS
-//! 2017; in the form of libCacheSim 0.3: window 1/100 of the pool; main a segmented LRU, 1/5 and 4/5; the
-//! sketch a counting Bloom filter with an error of 1/1000 at as many keys as main has pages, halved after 32
-//! hits a page of main.
+//! 2017, in the form of libCacheSim 0.3. The window is 1/100 of the pool, main a segmented LRU (1/5 and 4/5).
+//! The sketch is a counting Bloom filter, with an error of 1/1000 at one key a page of main. It is halved
+//! after 32 hits a page of main.
 //!
 //! ```text
 //!   new ► window (LRU, 1/100) ─ tail ─► more frequent than ───┬─ yes ► probation ─ used ─► protected (4/5)
@@ -16,7 +16,7 @@
 //! The filter counts a page when it enters, at its uses in main, and at every candidacy for admission. Its
 //! key is a hash of object and page index, so it knows pages evicted long ago and needs no ghost. Counters
 //! have 8 bits and saturate at 255 (libCacheSim: 32 bits; a scan displaces no page with such a count). Other
-//! hash functions change miss ratios by some 1 %: counts do not age without hits, so most of the filter is
+//! hash functions change miss ratios by some 1 %: without hits counts do not age, and fill the filter with
 //! noise.
 //!
 //! The rounding of main's shares leaves one page over. As in libCacheSim, a page that returns to a full
