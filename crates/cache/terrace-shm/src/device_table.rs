@@ -21,8 +21,8 @@ use std::sync::atomic::AtomicU16;
 /// Maximum number of targets of an instance.
 pub const TARGETS_MAX: usize = 8;
 
-/// Maximum gap of device pages between pages of the source that is read from the source, too: 64 KiB more
-/// take no longer than a second request.
+/// Maximum gap of device pages that a read of the source includes: 64 KiB more take no longer than a second
+/// request.
 pub const GAP_MAX: usize = 16;
 
 /// "terrdev1", little endian.

@@ -1,7 +1,7 @@
 //! The index as the daemon changes it: a radix tree of runs per object.
 //!
 //! One writer at a time, under the engine's state lock. Readers walk without a lock. The reuse epoch moves
-//! before a node of a tree is reused, so that a reader in the node detects it.
+//! before the reuse of a node, so that a reader in the node detects it.
 
 use crate::entry::{Entry, State};
 use crate::layout::{

@@ -79,8 +79,8 @@ pub(crate) fn tick(clock: &AtomicU64) -> u64 {
 }
 
 /// Records a change of an object's content. Writer only, after the withdrawal of the changed pages' entries.
-/// So a reader that saw an old absent entry had read the clock before. In the other order it could read the
-/// new clock and then an old absent entry, and would seem to read after the change.
+/// So a reader that saw an old absent entry had read the clock before. In the other order a reader with the
+/// new clock could see an old absent entry.
 #[inline]
 pub fn stamp(clock: &AtomicU64, write_clock: &AtomicU64) -> u64 {
     let now = tick(clock);

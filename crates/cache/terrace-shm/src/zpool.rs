@@ -139,7 +139,7 @@ impl ZPool {
         };
         let head = Head::new(page.codec, place.0, page.bytes);
         let at = self.address(handle);
-        // SAFETY: a slot of this size that no entry names. Readers with an old handle detect the reuse by
+        // SAFETY: a slot of this size, named by no entry. Readers with an old handle detect the reuse by
         // their entry.
         unsafe {
             at.cast::<u64>().write(head.0);
@@ -305,8 +305,8 @@ impl ZPool {
         bytes
     }
 
-    /// Releases the memory of unused zspages until at most `keep` bytes of it are left, and all of it above
-    /// the limit. Returns the bytes released.
+    /// Releases memory of unused zspages down to `keep` bytes, and all of it above the limit. Returns the
+    /// bytes released.
     ///
     /// # Errors
     /// Errors of the system call: memory that was not released still counts as held.
