@@ -1,5 +1,5 @@
-//! Locks of the standard library with the interface of parking_lot and without poisoning: a panic of the
-//! holder frees the lock.
+//! Locks of the standard library with parking_lot's interface, without poisoning: a panic of the holder frees
+//! the lock.
 //!
 //! Alternative that failed: parking_lot. Its waiters call `sched_yield` several times before they sleep. The
 //! kernel's scheduler (EEVDF) then runs other threads for some milliseconds: 1 % of updates took 0.6 to 1.1
