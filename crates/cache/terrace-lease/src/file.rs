@@ -149,7 +149,7 @@ impl LeasedFile {
         let now = FileState::at(&self.object).ok();
         let unchanged = before.is_some() && now == *before;
         if !unchanged && let Err(err) = engine.reload(&self.object) {
-            tracing::debug!("object {}: {err}", self.object.id());
+            tracing::debug!("object {}: cached content not dropped: {err}", self.object.id());
             lease::give_back(self.fd.as_fd());
             *retry_at = Instant::now() + RETRY_MAX;
             return false;
