@@ -1,7 +1,7 @@
 //! The memory control groups of this process: their limits, their use, and kills for lack of memory.
 //!
-//! Version 1 has a separate tree for the memory controller, version 2 has one tree for all controllers.
-//! /proc/self/cgroup and the mount table show both. Groups without a limit are left out.
+//! Version 1 has a separate tree for the memory controller, version 2 one tree for all. /proc/self/cgroup and
+//! the mount table show both. Groups without a limit are left out.
 //!
 //! All errors are those of [`read`]: an unreadable file does not mean "no limit".
 

@@ -40,8 +40,7 @@ pub fn task_flags(stat: &str) -> u32 {
     stat_fields(stat).nth(6).and_then(|flags| flags.parse().ok()).unwrap_or_default()
 }
 
-/// Whether a task makes no more system calls, by its `stat`: dead or exiting, perhaps with a core dump to
-/// end.
+/// Whether a task makes no more system calls, by its `stat`: dead, exiting, or in a core dump.
 pub fn is_ending(stat: &str) -> bool {
     let dead = stat_fields(stat).next().is_some_and(|state| state.starts_with(['Z', 'X']));
     dead || task_flags(stat) & (PF_EXITING | PF_POSTCOREDUMP | PF_DUMPCORE) != 0
