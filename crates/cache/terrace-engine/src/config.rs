@@ -100,7 +100,7 @@ pub struct NumaConfig {
     pub saved: Option<PathBuf>,
     /// Read bandwidth of a node's memory, bytes per second. An order of magnitude is enough.
     pub read_capacity: f64,
-    /// Write bandwidth, likewise.
+    /// Write bandwidth of a node's memory, bytes per second.
     pub write_capacity: f64,
 }
 
@@ -267,7 +267,7 @@ pub struct DeviceConfig {
     /// Latency of a 4 KiB read by the device profile, or of a request to another medium, ns; None: not
     /// measured.
     pub read_ns: Option<u64>,
-    /// Time per page of large writes, likewise.
+    /// Time per page of large writes, ns; None: not measured.
     pub write_ns: Option<u64>,
     /// For tests in which source and device may be equally fast: each hit counts as a saved read of a slow
     /// source.

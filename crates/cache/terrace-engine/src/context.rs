@@ -51,7 +51,7 @@ pub(crate) struct Counters {
     pub(crate) throttled: AtomicU64,
     /// Reads of compressed pages through the mount; rings count the clients' reads.
     pub(crate) compressed_hits: AtomicU64,
-    /// Pages read from each target through the mount, likewise.
+    /// Pages read from each target through the mount; rings count the clients' reads.
     pub(crate) device_hits: [AtomicU64; TARGETS_MAX],
     /// Pages fetched, and clean pages dropped, by the prefetch workers.
     pub(crate) prefetched: AtomicU64,

@@ -457,7 +457,7 @@ impl Engine {
     pub fn flush(&self, o: &ObjectRef, range: Range<u64>) -> io::Result<()> {
         sync::flush(&self.cx, o, range)
     }
-    /// Makes all data written so far durable in the source, and reports writebacks that failed since `seen`.
+    /// Makes all data written so far durable, and reports writebacks that failed since `seen`.
     ///
     /// # Errors
     /// A failure that this handle has not reported yet.
@@ -469,10 +469,10 @@ impl Engine {
     pub fn change_metadata(&self, o: &ObjectRef) {
         fsync::change_metadata(&self.cx, o);
     }
-    /// Writes everything back; with `sync`, also makes it stable, with all names of the source.
+    /// Writes all dirty pages back; with `sync`, makes all data and names of the source stable.
     ///
     /// # Errors
-    /// The first failure, after everything was tried. Files without a name do not count: only programs with a
+    /// The first failure, after all attempts. Files without a name do not count: only programs with a
     /// descriptor can read them, from the cache.
     pub fn flush_all(&self, sync: bool) -> io::Result<()> {
         fsync::flush_all(&self.cx, sync)

@@ -107,7 +107,7 @@ pub(crate) mod flag {
     pub(crate) const UNSTABLE: u8 = 4;
     /// Any of these: the source may still need the frame, so it stays.
     pub(crate) const UNSYNCED: u8 = DIRTY | WRITEBACK | UNSTABLE;
-    /// The page was refaulted, or read again after its fault: it is worth compressing.
+    /// The page was refaulted, or read again after its fault: compression pays.
     pub(crate) const REUSED: u8 = 8;
     /// The page is being compressed: no candidate for eviction meanwhile.
     pub(crate) const LEAVING: u8 = 16;

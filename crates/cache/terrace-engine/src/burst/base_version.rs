@@ -3,7 +3,7 @@
 //!
 //! A file gets a base version in two ways:
 //! - All content is durable in the source (`burst::sync_to_source`).
-//! - Only pages are missing there. A write extends the source at once (`path/write.rs`), and a new file has
+//! - The source lacks only pages. A write extends the source at once (`path/write.rs`), and a new file has
 //!   grown from nothing. An fsync of the source makes size, existence and times durable, and the pages go to
 //!   the target: [`renew`].
 //!
@@ -48,7 +48,7 @@ pub(crate) fn make_durable(cx: &Context, o: &Object) -> io::Result<Durable> {
 }
 
 /// Makes this state the file's base version, unless the source changes meanwhile or its clock differs from
-/// this machine's. `since`: number of changes before those that serve to compare the clocks.
+/// this machine's. `since`: number of changes before the comparison of the clocks.
 pub(crate) fn take(cx: &Context, o: &Object, burst: &mut Burst, durable: Durable, since: u64) {
     let Durable { identity, changes, calm } = durable;
     let same = calm && burst.changing == 0 && burst.changes == changes;

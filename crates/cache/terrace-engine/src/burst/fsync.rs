@@ -36,11 +36,7 @@ pub(crate) const HOOK: BurstHook = BurstHook { note_write, destage_locked, note_
 /// Undestaged pages take at most 1/`UNDESTAGED_PART` of a target.
 const UNDESTAGED_PART: u64 = 4;
 
-/// Makes all data written so far durable, in the source or on a target, and reports writebacks that failed
-/// since `seen`.
-///
-/// # Errors
-/// A failure that this handle has not reported yet.
+/// As [`crate::Engine::fsync`], in the source or on a target.
 pub(crate) fn fsync(cx: &Context, o: &ObjectRef, data_only: bool, seen: &ErrorCursor) -> io::Result<()> {
     if !cx.may_have_undestaged() {
         return sync::fsync(cx, o, data_only, seen);
@@ -235,7 +231,7 @@ fn note_deleted(cx: &Context, o: &Object) {
 /// [`sync::flush_all`]; with `sync` no page is undestaged afterwards.
 ///
 /// # Errors
-/// The first failure, after everything was tried.
+/// The first failure, after all attempts.
 pub(crate) fn flush_all(cx: &Context, sync: bool) -> io::Result<()> {
     let flushed = sync::flush_all(cx, sync);
     if !sync || !cx.may_have_undestaged() {

@@ -117,10 +117,7 @@ pub(crate) fn undestaged(cx: &Context) -> io::Result<Vec<UndestagedPages>> {
         .collect())
 }
 
-/// Writes a file's undestaged pages of earlier runs to the source, or acts by `decision`.
-///
-/// # Errors
-/// The source's: the pages are kept.
+/// See [`crate::Engine::replay`].
 pub(crate) fn replay(cx: &Context, id: ObjectId, at: FileLookup, decision: Decision) -> io::Result<Replayed> {
     let of_target = |device: Arc<DeviceIo>| {
         let earlier =

@@ -1,5 +1,4 @@
-//! Measured speeds of the source and a target for the pages of bursts, for the choice between them
-//! (`burst/spread.rs`).
+//! Measured speeds of source and target for pages of bursts. `burst/spread.rs` chooses between them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -115,8 +115,8 @@ pub trait Medium: Send + Sync + Debug {
     /// Ends the use of the medium. Nothing is written afterwards.
     fn close(&self) {}
 
-    /// File or block device and time limit, for batched reads of several targets; None: another kind of
-    /// medium.
+    /// Descriptor and time limit of a file or block device, for batched reads of several targets. None:
+    /// another medium.
     fn file(&self) -> Option<(RawFd, &Limit)> {
         None
     }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// Failed attempts, less successful ones, from which on most attempts are skipped.
+/// Most attempts are skipped from this many failed attempts on, less successful ones.
 const TRIES: u16 = 16;
 const REPROBE: u16 = 64;
 

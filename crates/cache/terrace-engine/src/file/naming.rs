@@ -59,7 +59,7 @@ pub(crate) fn name_of(fd: impl AsFd) -> Option<Vec<u8>> {
     let link = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
     let path = std::fs::read_link(link).ok()?.into_os_string();
     let path = path.as_bytes();
-    // A file may really have such a name: then its pages are dropped at each start.
+    // A file may really have such a name: each start then drops its pages.
     (path.starts_with(b"/") && !path.ends_with(b" (deleted)")).then(|| path.to_owned())
 }
 

@@ -105,7 +105,7 @@ impl Object {
         self.set_mtime_of_source(mtime)
     }
 
-    /// By path, for no descriptor may be open for writing.
+    /// By path, because a descriptor for writing may be missing.
     fn set_mtime_of_source(&self, mtime: i64) -> std::io::Result<()> {
         let time =
             Timespec { tv_sec: mtime.div_euclid(1_000_000_000), tv_nsec: mtime.rem_euclid(1_000_000_000) };

@@ -6,9 +6,8 @@ use terrace_shm::PAGE_SIZE;
 use terrace_shm::layout::HUGE;
 use terrace_sync::Mutex;
 
-/// Length from which on a buffer lies in a huge page. A device's time depends on the number of adjacent
-/// pieces of memory. A virtual disk read 1 MiB in one piece at 2.1 to 2.8 GiB/s, in 256 scattered pages at
-/// 0.9 to 1.2.
+/// Minimum length of a buffer in a huge page. A device's time depends on the number of adjacent pieces of
+/// memory. A virtual disk read 1 MiB in one piece at 2.1 to 2.8 GiB/s, in 256 scattered pages at 0.9 to 1.2.
 const HUGE_PAGES_MIN_BYTES: usize = 256 << 10;
 /// Two threads share a huge page. Longer requests get separate memory.
 const HALF: usize = HUGE / 2;

@@ -15,7 +15,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 /// Largest small write, bytes.
 const SMALL_WRITE_BYTES: usize = 16 << 10;
-/// Small writes that make this way worth while: it opens the file once more.
+/// Minimum number of small writes: this way opens the file once more.
 const SMALL_WRITES_MIN: usize = 16;
 
 /// Small writes of one batch.

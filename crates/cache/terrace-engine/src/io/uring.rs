@@ -122,7 +122,7 @@ impl UringIo {
         unsafe { self.plain.write(op.fd, op.offset + done as u64, &advance(&op.bufs, done)) }
     }
 
-    /// Completes a read likewise. A short one may be at the end of the file, which the plain call finds out.
+    /// Completes a read with plain calls, which also find the end of the file after a short read.
     ///
     /// # Safety
     /// As [`Io::read`].

@@ -109,7 +109,7 @@ impl ThreadMover {
         ThreadMover { affinity, all, all_list: list_of(&all), moved, next: 0, changed: true }
     }
 
-    /// Whether a thread may be moved: its mask is that of all processors, or the one set by the daemon.
+    /// Whether a thread may be moved: its mask allows all processors, or the daemon has set it.
     ///
     /// # Errors
     /// The reason against a move.

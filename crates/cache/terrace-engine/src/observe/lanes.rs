@@ -1,4 +1,4 @@
-//! Readers of the clients' trace lanes: all records, or a sample that stands for the rest.
+//! Readers of the clients' trace lanes: all records, or a weighted sample.
 
 use std::sync::atomic::Ordering;
 use terrace_api::capture::Lost;

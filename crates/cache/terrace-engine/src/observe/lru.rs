@@ -60,8 +60,7 @@ fn count(kinds: &mut Kinds, flags: u8) {
     } += 1;
 }
 
-/// The policy's lists. The count runs in pieces, so that requests go on. The sums miss pages that come and go
-/// meanwhile.
+/// See [`crate::Engine::lru`].
 pub(crate) fn show(cx: &Context) -> Lru {
     let mut kinds = kinds(cx);
     let state = cx.state.lock();
@@ -118,11 +117,7 @@ fn kinds(cx: &Context) -> HashMap<Option<u64>, Kinds> {
     }
 }
 
-/// Opens a generation; pages used since the last aging join the youngest one before. Returns the new
-/// generation's number.
-///
-/// # Errors
-/// The policy has no generations.
+/// See [`crate::Engine::lru_age`].
 pub(crate) fn age(cx: &Context) -> Result<u64, Refused> {
     let mut state = cx.state.lock();
     state.lru.policy.set_time(cx.uptime_ms());
@@ -131,11 +126,7 @@ pub(crate) fn age(cx: &Context) -> Result<u64, Refused> {
     state.lru.policy.age(&mut touches).ok_or(Refused::NoGenerations(name))
 }
 
-/// Evicts the generations up to `seq`, at most `pages` pages. Unwritten and recently used pages move to
-/// younger generations instead.
-///
-/// # Errors
-/// No generations; a generation that is too young.
+/// See [`crate::Engine::lru_evict`].
 pub(crate) fn evict(cx: &Context, seq: u64, pages: u64) -> Result<Evicted, Refused> {
     let mut done = Evicted::default();
     while done.evicted < pages {

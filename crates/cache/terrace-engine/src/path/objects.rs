@@ -8,11 +8,7 @@ use crate::tier::park;
 use std::io;
 use std::sync::atomic::Ordering;
 
-/// The object `id`, published now if it was not. `path_fd`: an O_PATH descriptor of the file; `size`: the
-/// file's; `flags`: for its slot.
-///
-/// # Errors
-/// ENFILE if the object table has no room near the object's hash.
+/// As [`crate::Engine::object`]. `flags`: for its slot.
 pub(crate) fn object(
     cx: &Context,
     id: ObjectId,
@@ -43,11 +39,7 @@ pub(crate) fn object(
     Ok(o)
 }
 
-/// Drops an object after writeback of its dirty pages: the kernel has forgotten its inode. After a failed
-/// writeback the object stays, for another attempt.
-///
-/// # Errors
-/// The failed writeback.
+/// See [`crate::Engine::forget_object`].
 pub(crate) fn forget_object(cx: &Context, id: ObjectId) -> io::Result<()> {
     let Some(o) = cx.lookup_object(id) else { return Ok(()) };
     let _content = o.content.write();
@@ -69,7 +61,7 @@ pub(crate) fn forget_object(cx: &Context, id: ObjectId) -> io::Result<()> {
     Ok(())
 }
 
-/// Drops an object without names and handles, dirty pages included: no program can read it again.
+/// See [`crate::Engine::discard_object`].
 pub(crate) fn discard_object(cx: &Context, id: ObjectId) {
     let Some(o) = cx.lookup_object(id) else { return };
     o.doomed.store(true, Ordering::Relaxed);

@@ -167,7 +167,7 @@ mod tests {
         let s = Fixture::new(CompressionMode::Lz4);
         let (engine, o) = (s.engine.clone(), s.o.clone());
         INTERRUPTION.set(Some(Box::new(move || {
-            // As compaction does: the page's entry changes, and so does not match any more.
+            // As in a compaction, the page's entry changes.
             let state = engine.cx.state.lock();
             let index = &state.pages.index;
             let place = index.find(o.slot_index(), 3).unwrap();

@@ -77,7 +77,7 @@ pub(crate) fn read(
     Ok(done)
 }
 
-/// Counts a read of `done` bytes, of which `missed` pages were not resident.
+/// Counts a read of `done` bytes with `missed` absent pages.
 fn count_read(cx: &Context, done: usize, missed: usize) {
     cx.counters.read_bytes.fetch_add(done as u64, Ordering::Relaxed);
     cx.counters.miss_pages.fetch_add(missed as u64, Ordering::Relaxed);

@@ -17,7 +17,7 @@ use terrace_shm::{ObjectSlot, PAGE_SIZE};
 
 /// Minimum ceiling: a pool needs this much.
 const CEILING_MIN: u64 = MEMORY_MIN / 4;
-/// A larger fall of the ceiling drops used pages: moving those of a chunk takes ten times as long.
+/// A larger fall of the ceiling drops used pages: their move to other chunks takes ten times as long.
 const FAST_SHRINK_ABOVE: u64 = 4 * HUGE as u64;
 /// Minimum chunks of the pool: reads and writes need frames.
 const CHUNKS_MIN: u64 = 2;
@@ -125,11 +125,7 @@ fn drop_fast(cx: &Context) -> bool {
     }
 }
 
-/// Sets the memory limit of a live instance and waits until it is in force.
-///
-/// # Errors
-/// `InvalidInput` under the minimum or beyond the segment's size; a failed writeback, which restores the old
-/// limit.
+/// See [`crate::Engine::resize`].
 pub(crate) fn resize(cx: &Context, bytes: u64) -> io::Result<()> {
     let frames_max = u64::from(cx.handles.segment.geometry().frames_max) * PAGE_SIZE as u64;
     if bytes < MEMORY_MIN || bytes > frames_max {
@@ -155,7 +151,7 @@ pub(crate) fn resize(cx: &Context, bytes: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Shrinks the pool to make room for other memory; see [`crate::Engine::make_room`].
+/// See [`crate::Engine::make_room`].
 pub(crate) fn make_room(cx: &Context, spare: u64) -> bool {
     for _ in 0..TRIES_MAX {
         let fits = adjust_pool(cx);

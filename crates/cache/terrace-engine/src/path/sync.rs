@@ -15,11 +15,7 @@ const PAGE: u64 = PAGE_SIZE as u64;
 /// deleted soon. Larger data are dropped behind, because terrace has them in memory.
 const KEPT_MAX: u64 = 256 << 10;
 
-/// Makes written data visible to readers of the source (at close, SEEK_HOLE, ...). They go through the
-/// kernel's page cache, so that callers do not wait for the device. fsync makes data durable.
-///
-/// # Errors
-/// The first failure; the pages stay dirty.
+/// See [`crate::Engine::flush`].
 pub(crate) fn flush(cx: &Context, o: &ObjectRef, range: Range<u64>) -> io::Result<()> {
     if o.doomed.load(Ordering::Relaxed) {
         return Ok(());
@@ -32,10 +28,7 @@ pub(crate) fn flush(cx: &Context, o: &ObjectRef, range: Range<u64>) -> io::Resul
     writeback::write_back_locked(cx, o, range, route)
 }
 
-/// Makes all data written so far durable in the source, and reports writebacks that failed since `seen`.
-///
-/// # Errors
-/// A failure that this handle has not reported yet.
+/// As [`crate::Engine::fsync`], in the source.
 pub(crate) fn fsync(cx: &Context, o: &ObjectRef, data_only: bool, seen: &ErrorCursor) -> io::Result<()> {
     let writeback = o.writeback.lock();
     // Failures are counted for the object; the handle reports them below.
@@ -58,11 +51,7 @@ pub(crate) fn fsync(cx: &Context, o: &ObjectRef, data_only: bool, seen: &ErrorCu
     o.take_error(seen)
 }
 
-/// Writes everything back; with `sync`, also makes it stable, with all names of the source.
-///
-/// # Errors
-/// The first failure, after everything was tried. Files without a name do not count: only programs with a
-/// descriptor can read them, from the cache.
+/// See [`crate::Engine::flush_all`].
 pub(crate) fn flush_all(cx: &Context, sync: bool) -> io::Result<()> {
     write_all_back(cx, sync, |o| !o.is_nameless())
 }

@@ -49,12 +49,7 @@ enum PrepareError {
     Compressed(u64),
 }
 
-/// Writes `data` at `offset`: into frames, dirty, visible at once on every path. The size of the source grows
-/// at once. Waits while too many pages are dirty.
-///
-/// # Errors
-/// EFBIG, ENOSPC and the like if the source cannot grow; a failing writeback's errno if dirty pages have no
-/// more room.
+/// See [`crate::Engine::write`].
 pub(crate) fn write(cx: &Context, o: &ObjectRef, offset: u64, data: &[u8]) -> io::Result<usize> {
     if data.is_empty() {
         return Ok(0);
@@ -281,10 +276,7 @@ fn write_through(cx: &Context, o: &Object, at: u64, data: &[u8]) -> io::Result<(
     Ok(())
 }
 
-/// Sets the size of the file, in cache and source.
-///
-/// # Errors
-/// The source's error; nothing has changed then.
+/// See [`crate::Engine::truncate`].
 pub(crate) fn truncate(cx: &Context, o: &ObjectRef, size: u64) -> io::Result<()> {
     let _content = o.content.write();
     let _writeback = o.writeback.lock();
@@ -313,11 +305,7 @@ pub(crate) fn truncate(cx: &Context, o: &ObjectRef, size: u64) -> io::Result<()>
     Ok(())
 }
 
-/// Runs `f` on the source without interference of the cache. Writes back dirty pages of `range` before, drops
-/// its cached pages after, and reads the size again.
-///
-/// # Errors
-/// A failed writeback, or the error of `f`.
+/// See [`crate::Engine::with_source`].
 pub(crate) fn with_source<T>(
     cx: &Context,
     o: &ObjectRef,
@@ -344,11 +332,7 @@ pub(crate) fn with_source<T>(
     result
 }
 
-/// Drops the cached content of a file that other programs have changed, and reads its size again. The file
-/// has no unwritten pages.
-///
-/// # Errors
-/// The file cannot be examined.
+/// See [`crate::Engine::reload`].
 pub(crate) fn reload(cx: &Context, o: &ObjectRef) -> io::Result<()> {
     let _content = o.content.write();
     let size = o.source().stat()?.st_size as u64;

@@ -90,8 +90,7 @@ impl Clients {
         let known = |pid| list.iter().any(|c| c.pid == pid && c.is_there());
         if is_leader(tid) { known(tid) } else { thread_group(tid).is_some_and(known) }
     }
-    /// Whether this is the daemon's thread that serves clients. Its close of a client's descriptor is no
-    /// close by a program.
+    /// See [`crate::Engine::is_server_thread`].
     pub(crate) fn is_server_thread(&self, tid: u32) -> bool {
         self.server_tid.load(Ordering::Relaxed) == tid
     }

@@ -31,10 +31,7 @@ const UNREGISTERED_MAX: usize = 256;
 /// Pause of accepts after a shortage of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
-/// Serves clients on a listening SOCK_SEQPACKET socket until the engine stops. Starts the drainer.
-///
-/// # Errors
-/// No eventfd, no thread, a listener that fails.
+/// See [`crate::Engine::serve_preload`]. Starts the drainer.
 pub(crate) fn serve(cx: &Arc<Context>, clients: &Arc<Clients>, listener: &OwnedFd) -> io::Result<()> {
     let wakeup = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let drainer = {

@@ -84,8 +84,8 @@ fn write_back_due(cx: &Context) {
     }
 }
 
-/// Makes old unstable pages stable, and any while there are too many. After a burst also those of closed
-/// files with pages on a target.
+/// Makes old unstable pages stable, and any while there are too many. After a burst also unstable pages of
+/// closed files with pages on a target.
 pub(crate) fn stabilize_due(cx: &Context) {
     let much = too_much(cx);
     let since = cx.clock.now_ns().saturating_sub(cx.last_target_fsync_ns.load(Ordering::Relaxed));

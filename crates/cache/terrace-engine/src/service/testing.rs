@@ -98,7 +98,7 @@ impl Fixture {
             source
         };
         let sources = (0..FILES).map(make).collect();
-        // A target keeps nothing of files that have just changed.
+        // A target keeps no page of files that have just changed.
         std::thread::sleep(crate::file::identity::SETTLES);
         Fixture {
             running: Running::default(),

@@ -50,7 +50,7 @@ impl State {
         }
     }
 
-    /// After a restart: takes over the frames in use. Chunks ever populated count as such.
+    /// After a restart: takes over the frames in use. Chunks ever populated stay populated.
     pub(crate) fn recover_frames(&mut self, in_use: &[u32]) {
         let noted = self.handles.segment.header().populated.load(Ordering::Acquire);
         let needed = in_use.iter().max().map_or(0, |f| f + 1).next_multiple_of(CHUNK_FRAMES as u32);

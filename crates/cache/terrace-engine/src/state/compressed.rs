@@ -11,7 +11,7 @@
 //!    Unread pages are dropped, oldest first, by
 //!    [`State::shrink_compressed`](super::State::shrink_compressed).
 //!
-//! Only clean pages are compressed, so that a crash loses nothing: the next daemon starts with an empty pool.
+//! Only clean pages are compressed, so that a crash loses no data: the next daemon starts with an empty pool.
 //! The tier's share of memory follows its benefit (`terrace-policy/src/balancer.rs`).
 
 use crate::config::{Admit, CompressedConfig};
@@ -34,7 +34,7 @@ use terrace_shm::{Below, Entry, PAGE_SIZE};
 
 /// Cost of compressing a page with LZ4, ns, until measured.
 const COMPRESS_NS: u64 = 8_000;
-/// Cost of decompressing a page, ns, until measured; and the rest of a hit: lookup, copy, check.
+/// Cost of decompressing a page, ns, until measured; then of a hit's lookup, copy and check.
 const DECOMPRESS_NS: u64 = 3_500;
 const HIT_NS: u64 = 1_500;
 /// Processor time of a miss beyond that of a hit, ns. Per device read: submission, completion, and two thread

@@ -482,7 +482,7 @@ impl Device {
             self.unrecorded.insert(id);
         }
     }
-    /// Whether identities of files are to be recorded.
+    /// Whether identities of files need records.
     pub(crate) fn has_unrecorded_identities(&self) -> bool {
         self.is_on() && !self.unrecorded.is_empty()
     }
@@ -510,7 +510,7 @@ impl Device {
     pub(crate) fn is_leaving(&self) -> bool {
         self.status == Status::Leaving
     }
-    /// Changes the number of regions, for which `table` is made. Removed regions hold no pages.
+    /// Changes the number of regions to that of `table`. Removed regions hold no pages.
     pub(crate) fn resize(&mut self, config: DeviceConfig, table: Arc<DeviceTable>) {
         self.log.resize(config.regions);
         self.fillings.resize(config.regions as usize, (0, 0));

@@ -103,7 +103,7 @@ impl DirtyAccounting {
 
     /// Takes over a page that the dead daemon had not made stable, in any state, as dirty. (Also an unstable
     /// one: only the dead daemon may have got the report of its loss.) The frame's flags are right at every
-    /// moment, for the case of another kill.
+    /// moment, because of further kills.
     pub(crate) fn adopt(&mut self, flags: &AtomicU8, o: &Object, page: u64, now_ns: u64) {
         flags.store(DIRTY, Ordering::Release);
         self.account_dirty(o, page, now_ns);

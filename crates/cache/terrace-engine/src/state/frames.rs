@@ -79,7 +79,7 @@ impl Frames {
     pub(crate) fn heap_bytes(&self) -> usize {
         size_of_val(&*self.groups) + 2 * self.nodes.len() * self.groups.len().div_ceil(8) + self.homes.len()
     }
-    /// The node for the next chunk: the one with most failed requests, else with the fewest chunks.
+    /// The node for the next chunk: with most failed requests, else with the fewest chunks.
     pub(crate) fn node_of_next(&self) -> usize {
         let chunks = |node: usize| self.homes.iter().filter(|&&home| usize::from(home) == node).count();
         let rank = |&node: &usize| (self.nodes[node].wanted, std::cmp::Reverse(chunks(node)));

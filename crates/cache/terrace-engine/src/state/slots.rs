@@ -438,7 +438,7 @@ impl State {
         }
     }
     /// Hits of a page's slot, if the page is worth another write when its region is reclaimed. None: too few
-    /// reads, or the page is in memory, for a later write.
+    /// reads, or a page in memory, which can be written later.
     pub(crate) fn reinsertion_hits(&self, slot: DeviceSlot, object: ObjectId, page: u64) -> Option<u8> {
         let hits = self.targets.as_ref()?.of(slot)?.hits_of(slot);
         let only_there = || matches!(self.names(slot, object, page), Named::Entry(_) | Named::Parked);

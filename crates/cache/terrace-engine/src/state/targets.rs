@@ -145,8 +145,8 @@ impl Targets {
 
 /// Admission and placement of pages that leave memory.
 impl Targets {
-    /// The tier to which a page that leaves memory is to be written, if any. `reused`: it was refaulted, or
-    /// used again; `now_ns`: time of its batch. Admitted pages must be placed ([`Targets::place`]).
+    /// The tier that takes a page that leaves memory, if any. `reused`: it was refaulted, or used again;
+    /// `now_ns`: time of its batch. Admitted pages must be placed ([`Targets::place`]).
     pub(crate) fn admits(&mut self, reused: bool, now_ns: u64) -> Option<u8> {
         self.begin_batch(now_ns);
         (0..self.placement.len() as u8).find(|level| self.admits_to(*level, reused))
@@ -358,7 +358,7 @@ impl Targets {
     pub(crate) fn is_parked_at(&self, slot: DeviceSlot, object: ObjectId, page: u64) -> bool {
         self.of(slot).is_some_and(|device| device.parked_at(object, page) == Some(slot))
     }
-    /// Forgets the identities recorded in a reclaimed region: they are to be recorded again.
+    /// Forgets the identities recorded in a reclaimed region, for new records.
     pub(crate) fn forget_records(&mut self, number: usize, records: impl Iterator<Item = Record>) {
         let Some(device) = self.at_mut(number) else { return };
         for record in records {

@@ -23,9 +23,7 @@ pub(crate) fn demote(cx: &Context, leaving: &mut Leaving) {
     }
 }
 
-/// Writes the clean pages of a span to a device tier, without its admission, and frees their frames. Leaves
-/// out pages used more than once, or with a copy on a device. Returns how many pages of the span are then on
-/// device tiers, also through earlier evictions.
+/// As [`crate::Engine::stage_down`]. Pages with a copy on a device stay in their frames.
 pub(crate) fn stage_down(cx: &Context, o: &Object, span: Span, level: u8) -> u64 {
     let pages = cx.state.lock().begin_stage_down(o, span);
     let mut leaving = Leaving { now_ns: cx.clock.now_ns(), ..Leaving::default() };

@@ -161,7 +161,7 @@ pub(crate) fn write_records(cx: &Context, device: &DeviceIo, records: &[Record])
     append_undestaged(cx, device, &[], records).is_some() && flush(cx, device)
 }
 
-/// Records on the target that the source has everything of the file durably.
+/// Records on the target that the source has the whole file durably.
 pub(crate) fn complete_destage(cx: &Context, o: &Object, burst: &mut Burst) -> io::Result<()> {
     let Some(number) = burst.target else { return Ok(()) };
     let device = cx.devices.get(number);

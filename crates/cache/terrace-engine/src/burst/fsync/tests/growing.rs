@@ -386,7 +386,7 @@ fn failing_writeback_is_reported_by_each_fsync() {
     assert_eq!((growing.world.target_fsyncs, growing.world.dirty(0)), (0, 0), "the source has answered");
 }
 
-/// A killed terraced may have written pages to the source of which the target has older versions.
+/// A killed terraced may have written pages to the source, with older versions on the target.
 #[test]
 fn next_terraced_destages_before_a_new_base_version() {
     // Otherwise the successor writes back the dirty pages at once.

@@ -12,7 +12,7 @@ pub(super) fn often(config: &mut EngineConfig, seed: u64) {
     }
 }
 
-/// A fixture in which the source takes half of the pages that it may.
+/// A fixture with half of the possible pages for the source.
 fn half() -> Fixture {
     Fixture::with(8, |config| (config.source_share, config.tier_fsync_min) = (SourceShare::Half, 1))
 }
