@@ -94,8 +94,8 @@ const EVENTS_MIN: u64 = 64;
 const DEAD_BAND: f64 = 1.5;
 /// Pages of the tier to a page of its memory, until measured: LZ4 on common data.
 const DENSITY: f64 = 1.6;
-/// Share of compressible pages among the offered ones with which the tier gains in full: they can fill a
-/// larger one. (Incompressible pages stay in DRAM, miss most, and are offered most.)
+/// Minimum share of compressible pages among the offered ones for the full gain: they can fill a larger tier.
+/// (Incompressible pages stay in DRAM, miss most, and are offered most.)
 const TAKEN_ENOUGH: f64 = 0.5;
 /// Offered pages that weigh as much as all earlier windows; then windows without offers after which the share
 /// is forgotten. A tier without compressible pages must not regain memory just because pages are no longer
@@ -114,8 +114,9 @@ const COMPRESSIONS_A_CHUNK: u64 = 512;
 const COMPRESSIONS_BUSY: u64 = 8192;
 /// Compressions that fill a chunk at one page to a page of memory, with every third refused.
 const FILLING_A_CHUNK: f64 = 768.0;
-/// Share of idle processors from which on a wait counts in full; below, in proportion to its square. With two
-/// fio jobs a processor 35 to 45 per cent are idle, and each saved wait raises the throughput.
+/// Minimum share of idle processors for the full weight of a wait; below, the weight falls with the share's
+/// square. With two fio jobs a processor 35 to 45 per cent are idle, and each saved wait raises the
+/// throughput.
 pub const IDLE_ENOUGH: f64 = 1.0 / 3.0;
 /// Share of idle processors below which compression takes its time from programs.
 const IDLE_BUSY: f64 = 0.25;

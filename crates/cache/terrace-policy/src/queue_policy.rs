@@ -130,7 +130,7 @@ pub(crate) trait Rules: fmt::Debug + Send {
     const QUEUES: &'static [&'static str];
     /// True if hits move pages, so that each must be reported: see the module's description.
     const MOVES: bool;
-    /// Laps over the pool in which every page may survive once more, before pages are evicted regardless.
+    /// Laps over the pool with a further survival of every page, before evictions regardless of touches.
     const LAPS: usize = 1;
 
     /// The pool now has this many pages.

@@ -1,4 +1,4 @@
-//! Admission to the device: which pages evicted from memory are worth a write.
+//! Admission to the device: decides which evicted pages are worth a write.
 //!
 //! Three tests can refuse a page. It must have been used again ([`Admit::Reused`]). The write budget must
 //! have room ([`Budget`], a token bucket). The tier's hits must save more than its writes cost ([`Benefit`]):

@@ -247,10 +247,10 @@ impl Log {
     }
 }
 
-/// Hits since a page's write from which on the reclaim of its region appends it again.
+/// Minimum hits since its write with which the reclaim of its region appends a page again.
 pub const REINSERT_AT: u8 = 2;
-/// Hits since a page's write that make its next fault after the reclaim worth a write at once. The policy's
-/// shadow shows a reuse only after two more misses.
+/// Minimum hits since its write that make a page's next fault after the reclaim worth a write at once. The
+/// policy's shadow shows a reuse only after two more misses.
 pub const REMEMBER_AT: u8 = 4;
 
 /// Keeps the `most` pages with the most hits, in their order; of pages with equal hits the first.

@@ -39,11 +39,11 @@ pub struct Config {
     pub rules: Rules,
     /// Excess of reads over every other node that attracts a thread, as a share of the node's read capacity.
     pub margin_share: f64,
-    /// Load from which on a node can be overloaded, as a share of its write capacity.
+    /// Minimum load of an overloaded node, as a share of its write capacity.
     pub threshold_share: f64,
     /// Periods that a thread rests after a move.
     pub rest_periods: u64,
-    /// Minimum bytes a second of one region for which two threads share it.
+    /// Minimum bytes a second of each of two threads that share a region.
     pub share_bytes_min: f64,
     /// Maximum bytes of frames moved or copied in a period.
     pub frame_bytes_max: f64,

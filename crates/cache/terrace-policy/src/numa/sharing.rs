@@ -54,8 +54,8 @@ impl Unit {
     }
 }
 
-/// The units of a view, by their first thread. `bytes_min`: minimum bytes a second of one region for which
-/// two threads share it.
+/// The units of a view, by their first thread. `bytes_min`: minimum bytes a second of each of two threads
+/// that share a region.
 pub(crate) fn units(view: &View, bytes_min: f64) -> Vec<Unit> {
     let mut leader: Vec<usize> = (0..view.threads.len()).collect();
     for region in view.regions.iter().filter(|region| region.is_shared) {

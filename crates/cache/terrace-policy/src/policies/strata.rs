@@ -196,8 +196,8 @@ impl Strata {
         (self.eviction_clock % CLOCK_SPAN + CLOCK_SPAN - then % CLOCK_SPAN) % CLOCK_SPAN
     }
 
-    /// Whether this shadow's page is used more often than main's oldest: it was away no longer than that one
-    /// has been there.
+    /// Whether this shadow's page was away no longer than main's oldest page has been there: it is used more
+    /// often.
     fn outdoes_main(&mut self, shadow: Shadow) -> bool {
         let len = self.main.len();
         len == 0 || self.ago(shadow) <= self.eviction_clock - self.main_age.entered(len)
