@@ -93,7 +93,7 @@ impl Compressor {
     pub fn compress(&mut self, page: &Page) -> Result<Coded<'_>, Refusal> {
         self.compress_as(self.mode, page)
     }
-    /// As [`Compressor::compress`], for a page of a kind that LZ4 has failed to compress.
+    /// As [`Compressor::compress`], without LZ4, which has failed for similar pages.
     ///
     /// # Errors
     /// The page is not worth keeping.

@@ -46,7 +46,7 @@ mod x86 {
     use std::arch::x86_64::{__m512i, _MM_HINT_T0, _mm_prefetch, _mm512_loadu_si512, _mm512_storeu_si512};
 
     const LINE: usize = size_of::<__m512i>();
-    /// Shorter copies are not worth the detour.
+    /// Shorter copies cost more this way.
     pub(super) const WIDE_MIN: usize = 4 * LINE;
 
     #[inline]

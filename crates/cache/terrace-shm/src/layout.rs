@@ -142,7 +142,7 @@ pub struct ObjectSlot {
     pub times_known: AtomicU32,
     /// mtime of the program's last write or utimensat, ns since 1970 (two's complement).
     pub mtime: AtomicU64,
-    /// ctime likewise.
+    /// ctime, ns since 1970 (two's complement).
     pub ctime: AtomicU64,
     /// 1: a target may have pages of the object that the source lacks, written in the life of this segment.
     pub has_undestaged: AtomicU32,
@@ -319,5 +319,5 @@ pub fn object_hash(id: u64) -> u64 {
 
 /// Slots of the first two levels of the object table.
 pub(crate) const LEVEL_SLOTS: u32 = 1024;
-/// Slots of a level in which an object may be.
+/// Slots of a level for one object.
 pub(crate) const BUCKET_SLOTS: u32 = 16;

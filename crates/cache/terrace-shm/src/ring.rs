@@ -55,7 +55,7 @@ pub struct Counters {
     pub read_ns: AtomicU64,
 }
 
-/// Counters of a client's reads of targets, by target number; as above.
+/// Counters of a client's reads of targets, by target number.
 #[repr(C, align(128))]
 #[derive(Debug, Default)]
 pub struct TargetCounters {

@@ -43,7 +43,7 @@ impl Decoder {
     }
 }
 
-/// Decodes a magicless zstd frame of one page. False: not such a frame, or no decoder is free. `near`: first
+/// Decodes a magicless zstd frame of one page. False: no sound frame, or no free decoder. `near`: first
 /// decoder to try.
 pub fn unzstd(bytes: &[u8], out: &mut Page, near: usize) -> bool {
     let all = || (0..DECODERS).map(|i| &ALL[(near + i) % DECODERS]);

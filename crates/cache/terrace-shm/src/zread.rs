@@ -32,7 +32,7 @@ impl<'a> PageCopy<'a> {
     pub fn new(room: &'a mut MaybeUninit<Page>) -> PageCopy<'a> {
         PageCopy { object: room, head: Head(0) }
     }
-    /// Copies the object at `handle`. False: there is no object (any more), or not one of that length.
+    /// Copies the object at `handle`. False: no object of that length.
     pub fn fetch(&mut self, seg: &Segment, handle: Handle) -> bool {
         let zspage = handle.zspage();
         self.head = Head(0);
