@@ -105,7 +105,7 @@ pub(crate) fn wait(at_most: Duration) -> Wakeup {
         unsafe { (libc::sigtimedwait(&signals(), info.as_mut_ptr(), &time), info.assume_init()) };
     match got {
         libc::SIGIO => Wakeup::Any,
-        // The kernel's signals have si_code above 0, those of programs have not.
+        // Only the kernel's signals have si_code above 0.
         got if got == signal() && info.si_code > 0 => Wakeup::Break(descriptor(&info)),
         _ => Wakeup::Nothing,
     }

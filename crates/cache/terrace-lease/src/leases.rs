@@ -251,7 +251,7 @@ impl Leases {
         self.changed.wait_for(&mut files, pause);
     }
 
-    /// Takes the leases of files that are no longer written.
+    /// Takes the leases of files without writers.
     fn try_again(&self, tid: i32) {
         let now = Instant::now();
         for file in self.waiting() {
