@@ -161,7 +161,7 @@ impl Group {
         let cached = of(["inactive_file", "active_file", "slab_reclaimable"]);
         let refaults = of(["workingset_refault", "workingset_refault_file", "workingset_refault_anon"]);
         let stalled_ns = match self.version {
-            // It has no such count for a group.
+            // Version 1 has no such count for a group.
             Version::V1 => None,
             Version::V2 => read(&self.dir.join("memory.pressure"))?.and_then(|text| stalled_ns(&text)),
         };
