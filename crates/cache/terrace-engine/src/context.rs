@@ -87,7 +87,6 @@ pub(crate) struct Context {
     pub(crate) ceiling: AtomicU64,
     /// Programs wait for memory: the pool frees clean frames, used ones too.
     pub fast_shrink: AtomicBool,
-    /// Chunks that the pool may hold.
     pub(crate) chunks: AtomicU64,
     /// Maximum memory of all registered users, bytes, which leaves the pool its minimum.
     pub(crate) users_max: AtomicU64,
@@ -103,13 +102,11 @@ pub(crate) struct Context {
     pub(crate) writeback_wakeup: Wakeup,
     /// Time at which a target last answered an fsync (ns, engine clock); 0: never.
     pub last_target_fsync_ns: AtomicU64,
-    /// Write speeds of source and targets, for bursts.
     pub(crate) speeds: Speeds,
     pub(crate) burst: BurstHook,
     pub(crate) io: Arc<dyn Io>,
     pub(crate) devices: Devices,
     pub(crate) jobs: Jobs,
-    /// Readahead marks of sequential readers.
     pub(crate) marks: Marks,
     pub(crate) followed: Followed,
     pub(crate) clock: Arc<dyn Clock>,
@@ -135,7 +132,6 @@ impl std::fmt::Debug for Context {
 }
 
 impl Context {
-    /// Whether a target may have pages that the source lacks.
     pub(crate) fn may_have_undestaged(&self) -> bool {
         self.config.durable_in_tier || self.devices.may_have_undestaged()
     }
@@ -214,7 +210,6 @@ impl Context {
     pub(crate) fn set_read_totals(&self, totals: impl Fn() -> ReadTotals + Send + Sync + 'static) {
         let _ = self.read_totals.set(Box::new(totals));
     }
-    /// Sums of the read counters of clients.
     pub(crate) fn read_totals(&self) -> ReadTotals {
         self.read_totals.get().map_or_else(ReadTotals::default, |totals| totals())
     }
@@ -228,7 +223,6 @@ impl Context {
         let ours = |number: usize| self.counters.device_hits[number].load(Ordering::Relaxed);
         std::array::from_fn(|number| ours(number).wrapping_add(clients.device_hits[number]))
     }
-    /// Counts a page that a program got from this slot.
     pub(crate) fn count_device_hit(&self, slot: DeviceSlot) {
         if let Some(number) = self.devices.number_of(slot) {
             self.counters.device_hits[number].fetch_add(1, Ordering::Relaxed);
@@ -241,7 +235,6 @@ impl Context {
         self.devices.all().iter().for_each(|device| device.wakeup.signal());
     }
 
-    /// Frames that the pool may hold at the moment.
     pub(crate) fn pool_frames(&self) -> u32 {
         (self.chunks.load(Ordering::Relaxed) as u32) * CHUNK_FRAMES as u32
     }
@@ -249,14 +242,12 @@ impl Context {
     pub(crate) fn free_low(&self) -> u32 {
         (self.pool_frames() / 512).clamp(32, 4096)
     }
-    /// Wakes reclaim if free frames are few.
     pub(crate) fn wake_reclaim_if_low(&self, state: &State) {
         if state.frames.free_count() < self.free_low() {
             self.reclaim_wakeup.signal();
         }
     }
 
-    /// The object `id`, if published.
     pub(crate) fn lookup_object(&self, id: ObjectId) -> Option<ObjectRef> {
         self.state.lock().objects.get(&id).cloned()
     }

@@ -28,7 +28,6 @@ pub(crate) struct Nodes {
 }
 
 impl Nodes {
-    /// Nodes with the given numbers and processors.
     pub(crate) fn new<'a>(nodes: impl Iterator<Item = (u32, &'a [usize])>) -> Nodes {
         let mut found = Nodes::default();
         for (place, (number, cpus)) in nodes.enumerate() {
@@ -59,7 +58,6 @@ impl Nodes {
         *self.threads.lock().entry(tid).or_insert_with(|| self.of_cpu(proc::stat(tid)?.cpu))
     }
 
-    /// Begins the next period.
     pub(crate) fn forget_threads(&self) {
         self.threads.lock().clear();
     }

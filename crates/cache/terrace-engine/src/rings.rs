@@ -7,7 +7,6 @@ use terrace_shm::device_table::TARGETS_MAX;
 use terrace_shm::ring::Ring;
 use terrace_sync::{Mutex, RwLock};
 
-/// Sums of the read counters of clients.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct ReadTotals {
     /// Pages found in the cache.
@@ -89,7 +88,6 @@ impl Totals {
 #[derive(Debug, Default)]
 pub(crate) struct Rings {
     live: RwLock<Vec<Arc<Ring>>>,
-    /// Counters of ended clients.
     gone: Mutex<Totals>,
     /// Rings of ended clients with unread records in their lanes. None: no recording reads them.
     leaving: Mutex<Option<Vec<Arc<Ring>>>>,

@@ -160,7 +160,6 @@ impl SegmentHandles {
     pub fn set_tables(&self, tables: Vec<Arc<TargetTable>>) -> Vec<Arc<TargetTable>> {
         std::mem::replace(&mut *self.tables.lock(), tables)
     }
-    /// Flags of a frame, see [`flag`].
     pub(crate) fn frame_flags(&self, frame: u32) -> &AtomicU8 {
         assert!(frame < self.segment.geometry().frames_max);
         // SAFETY: in bounds of the first part of the region; accessed as atomics only.
@@ -196,7 +195,7 @@ fn below_limits(max: u64, min: u64, of: impl Fn(u64) -> Geometry) -> Geometry {
     }
 }
 
-/// Memory of the machine, bytes.
+/// Bytes.
 fn machine_memory() -> u64 {
     let info = rustix::system::sysinfo();
     info.totalram as u64 * u64::from(info.mem_unit.max(1))

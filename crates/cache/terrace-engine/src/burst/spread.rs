@@ -131,7 +131,7 @@ pub(crate) fn append_all(
     pages.chunks(CONTENT_MAX).all(|pages| append(cx, o, device, pages, others, since))
 }
 
-/// Appends one batch to the target. The pages stay dirty.
+/// Appends one batch; the pages stay dirty.
 fn append(cx: &Context, o: &Object, device: &DeviceIo, pages: &[u64], others: &[Record], since: u64) -> bool {
     let in_flight = writeback::take_still_dirty(cx, o, pages);
     let content = |in_flight: &InFlightPage| {

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 /// Pages that the source takes once to measure its unknown speed.
 pub(crate) const TRIAL: usize = 64;
-/// Validity of a measured speed.
 const KNOWN_FOR: Duration = Duration::from_secs(10);
 /// Maximum number of pages that wait for a commit, in recent commits. A device with a cache is fast only
 /// until the cache is full.

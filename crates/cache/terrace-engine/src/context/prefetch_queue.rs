@@ -15,7 +15,6 @@ pub(crate) enum Job {
     Fetch(ObjectRef, Vec<Span>),
     /// Fetch pieces of a schedule, and notify its follower.
     Scheduled(ObjectRef, Vec<(u32, Span)>),
-    /// Evict clean pages of a span.
     Drop(ObjectRef, Span),
 }
 

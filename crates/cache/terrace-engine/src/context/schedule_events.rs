@@ -10,7 +10,6 @@ use terrace_sync::{Condvar, Mutex};
 /// Misses kept between two reads by the follower; further ones are dropped.
 const MISSED_MAX: usize = 1024;
 
-/// Pages of a program's miss.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Missed {
     pub(crate) object: ObjectId,
@@ -38,7 +37,6 @@ pub(crate) struct Followed {
 }
 
 impl Followed {
-    /// Starts or ends the notification of a follower.
     pub(crate) fn set_active(&self, active: bool) {
         self.active.store(active, Ordering::Release);
         self.changed.notify_all();

@@ -60,7 +60,6 @@ const fn records_in(key_pages: u32) -> usize {
     (key_pages as usize * PAGE_SIZE - HEAD) / RECORD
 }
 
-/// Key pages of a batch with `records` records.
 pub(crate) const fn key_pages(records: usize) -> u32 {
     if records <= records_in(1) { 1 } else { 2 }
 }

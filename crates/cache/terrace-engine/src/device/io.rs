@@ -160,7 +160,6 @@ impl DeviceIo {
     pub(crate) fn named(&self, slot: DeviceSlot) -> DeviceSlot {
         DeviceSlot::new(self.first_region + slot.region(), slot.page())
     }
-    /// Whether the target may have pages that the source lacks.
     pub(crate) fn may_have_undestaged(&self) -> bool {
         self.may_have_undestaged.load(Ordering::Acquire)
     }

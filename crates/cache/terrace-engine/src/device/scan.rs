@@ -174,7 +174,6 @@ pub fn region_keys(
     Ok(records)
 }
 
-/// One valid region of the chain.
 #[derive(Debug)]
 struct Link {
     region: u32,
@@ -394,7 +393,6 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// Records of the log, from its oldest region on.
 #[derive(Default)]
 struct Log {
     pages: BTreeMap<(u64, u64), (DeviceSlot, u32)>,

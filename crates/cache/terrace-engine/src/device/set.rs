@@ -25,7 +25,6 @@ impl Devices {
         all.into_iter().for_each(|device| devices.put(Arc::new(device)));
         devices
     }
-    /// Adds a target at its number.
     pub(crate) fn put(&self, device: Arc<DeviceIo>) {
         let mut places = self.places.write();
         let number = device.number;
@@ -58,7 +57,6 @@ impl Devices {
         }
         self.places.read().iter().flatten().cloned().collect()
     }
-    /// Whether a target may have pages that the source lacks.
     pub(crate) fn may_have_undestaged(&self) -> bool {
         !self.is_empty() && self.places.read().iter().flatten().any(|device| device.may_have_undestaged())
     }

@@ -53,7 +53,6 @@ impl std::fmt::Debug for SimMedium {
 }
 
 impl SimMedium {
-    /// A device of `bytes` bytes, all zero.
     pub(crate) fn new(bytes: u64) -> SimMedium {
         SimMedium::with_content(vec![0; bytes as usize])
     }

@@ -141,7 +141,6 @@ fn check_kind(meta: &Metadata) -> Result<(), Fault> {
     }
 }
 
-/// Division of a target of `bytes` bytes.
 fn planned(bytes: u64) -> Result<Geometry, Fault> {
     Geometry::plan(bytes).ok_or_else(|| Fault::TooSmall { bytes, min: size_min() })
 }
@@ -535,7 +534,6 @@ fn is_device(path: &Path) -> Result<bool, Fault> {
     Ok(FileType::from_raw_mode(meta.mode()) == FileType::BlockDevice)
 }
 
-/// Content of a target of `bytes` bytes.
 fn find(fd: impl AsFd, bytes: u64) -> io::Result<Found> {
     let medium = medium(&fd, bytes);
     if bytes >= 2 * PAGE_SIZE as u64 {

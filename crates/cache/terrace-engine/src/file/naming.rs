@@ -33,7 +33,6 @@ thread_local! {
 }
 
 impl Naming {
-    /// Naming on the file system of an open file.
     pub(crate) fn of(fd: impl AsFd, st: &Statx) -> Naming {
         let device = u64::from(st.stx_dev_major) << 32 | u64::from(st.stx_dev_minor);
         let place = (device, st.stx_mnt_id);

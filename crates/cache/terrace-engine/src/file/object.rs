@@ -27,7 +27,6 @@ pub struct Object {
     source: SourceFile,
     /// Held (write) while content or size changes, and (read) by readers that must not see a change in part.
     pub(crate) content: RwLock<()>,
-    /// Held during writeback of the object's pages.
     pub(crate) writeback: Mutex<()>,
     /// Held (write) while unstable pages are made stable, and (read) by other syncs. The kernel reports each
     /// failure once per descriptor. Without the report a thread would take lost pages for stable.
@@ -98,7 +97,6 @@ impl Object {
     pub fn id(&self) -> ObjectId {
         self.id
     }
-    /// Its slot in the segment's object table.
     pub(crate) fn slot_index(&self) -> u32 {
         self.slot
     }

@@ -78,14 +78,12 @@ impl DataFd {
         fcntl_getfl(&self.0).is_ok_and(|flags| flags.contains(OFlags::DIRECT))
     }
 
-    /// Changes to buffered I/O.
     fn make_buffered(&self) -> io::Result<()> {
         Ok(fcntl_setfl(&self.0, fcntl_getfl(&self.0)? - OFlags::DIRECT)?)
     }
 }
 
 impl SourceFile {
-    /// A file named by an O_PATH descriptor.
     pub(crate) fn new(path_fd: impl Into<PathFd>) -> SourceFile {
         SourceFile::named(path_fd.into(), true)
     }

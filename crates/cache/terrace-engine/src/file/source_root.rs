@@ -29,7 +29,6 @@ fn is_synced_whole(dev: u64, kind: u64) -> bool {
 /// The source's directory, opened for syncfs.
 #[derive(Debug)]
 pub(crate) struct SourceRoot {
-    /// Device number of the file system.
     pub(crate) dev: u64,
     pub(crate) reaches_files: bool,
     pub(crate) fd: OwnedFd,

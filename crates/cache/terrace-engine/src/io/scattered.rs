@@ -18,7 +18,6 @@ const SMALL_WRITE_BYTES: usize = 16 << 10;
 /// Minimum number of small writes: this way opens the file once more.
 const SMALL_WRITES_MIN: usize = 16;
 
-/// Small writes of one batch.
 #[derive(Debug)]
 pub(super) struct Scattered {
     direct: RawFd,

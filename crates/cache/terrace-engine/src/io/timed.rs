@@ -28,7 +28,6 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// A limit without late calls.
     pub(crate) fn new(time: Duration) -> Limit {
         Limit { time, late: Arc::default() }
     }
@@ -50,7 +49,6 @@ impl Limit {
     }
 }
 
-/// Rings with late calls.
 static ABANDONED: Mutex<Vec<Abandoned>> = Mutex::new(Vec::new());
 
 struct Abandoned {
@@ -75,7 +73,6 @@ thread_local! {
     static OWN: RefCell<Option<Own>> = const { RefCell::new(None) };
 }
 
-/// Ring and buffer of a thread.
 struct Own {
     ring: IoUring,
     /// Used by the kernel until all calls of the ring have ended.

@@ -91,11 +91,9 @@ pub struct ThreadMover {
     changed: bool,
 }
 
-/// Reason why a thread is not moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotMoved {
     Bound,
-    /// The thread has ended.
     Gone,
     Refused(Errno),
 }

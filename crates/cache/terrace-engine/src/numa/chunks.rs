@@ -65,7 +65,6 @@ impl Chunks {
         self.nodes[chunk] = node;
     }
 
-    /// Frame bytes on each node.
     pub(super) fn bytes(&self, nodes: usize) -> Vec<u64> {
         let on = |node: usize| self.nodes.iter().filter(|&&chunk| usize::from(chunk) == node).count();
         (0..nodes).map(|node| (on(node) * terrace_shm::layout::HUGE) as u64).collect()

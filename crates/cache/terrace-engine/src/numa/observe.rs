@@ -59,7 +59,6 @@ pub(super) struct Period {
     /// Further facts on the view's threads, in the same order.
     pub(crate) seen: Vec<ThreadSeen>,
     pub(crate) gone: Vec<u32>,
-    /// Frame bytes on each node.
     pub(crate) frame_bytes: Vec<u64>,
 }
 

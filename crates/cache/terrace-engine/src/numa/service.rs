@@ -51,7 +51,6 @@ pub(crate) struct Service {
     topology: Topology,
     /// A window is under way and ends soon.
     observing: AtomicBool,
-    /// Signalled when the engine stops.
     pub(crate) wakeup: Wakeup,
     inner: Mutex<Inner>,
 }
@@ -122,7 +121,6 @@ impl Service {
         self.end();
     }
 
-    /// Restores the masks of all threads.
     pub(crate) fn end(&self) {
         let mut inner = self.inner.lock();
         inner.mover.restore();
@@ -217,7 +215,6 @@ impl Service {
         Some((samples, begun.elapsed().as_secs_f64()))
     }
 
-    /// The node of the device below the source, if it has one.
     fn source_node(&self) -> Option<usize> {
         let dev = self.cx.source_root.get()?.dev;
         let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));

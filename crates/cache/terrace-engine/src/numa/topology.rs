@@ -49,7 +49,6 @@ impl Topology {
         topology
     }
 
-    /// Index of a processor's node.
     pub(crate) fn node_of_cpu(&self, cpu: usize) -> Option<usize> {
         self.nodes.iter().position(|node| node.cpus.contains(&cpu))
     }

@@ -145,7 +145,6 @@ impl Estimate {
         hits + misses + written > 0
     }
 
-    /// Reduces the weight of old observations.
     fn fade(&mut self, now_ns: u64) {
         let passed = Duration::from_nanos(now_ns.saturating_sub(self.faded_ns));
         if passed < FADE_EVERY {
@@ -185,7 +184,6 @@ pub(crate) struct Sampling {
     cx: Arc<Context>,
     estimate: Mutex<Estimate>,
     pub(crate) wakeup: Wakeup,
-    /// Memory of the sample, bytes.
     bytes: Arc<AtomicU64>,
 }
 

@@ -13,7 +13,6 @@ use terrace_api::stats::{
 use terrace_api::tiers::DeviceCounts;
 use terrace_shm::PAGE_SIZE;
 
-/// A snapshot of the counters and sizes.
 pub(crate) fn stats(cx: &Context, rings: &Rings) -> Stats {
     let mut stats = counted(cx, rings);
     let hits = cx.device_hits(&rings.read_totals());

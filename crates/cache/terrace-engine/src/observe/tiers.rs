@@ -20,7 +20,6 @@ pub(crate) type Device<'a> = (&'a DeviceConfig, &'a DeviceCounts);
 pub(crate) struct Removed {
     /// Page reads served.
     pub(crate) hits: u64,
-    /// Pages received from DRAM.
     pub(crate) demoted: u64,
 }
 

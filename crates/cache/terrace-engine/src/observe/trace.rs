@@ -236,7 +236,6 @@ impl Recorder {
     }
 }
 
-/// Converts a client's record.
 fn noted(span: Span, now_ns: u64) -> Noted {
     let span = span.since(now_ns.saturating_add(HOLD_NS));
     let kind = if span.miss { Kind::PreloadMiss } else { Kind::PreloadHit };

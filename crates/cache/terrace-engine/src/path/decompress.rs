@@ -34,7 +34,6 @@ impl Drop for Counted {
     }
 }
 
-/// Memory of the decoders of this process's threads, bytes.
 pub(crate) fn decoder_bytes() -> u64 {
     BYTES.load(Ordering::Relaxed)
 }

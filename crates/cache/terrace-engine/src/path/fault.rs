@@ -217,7 +217,6 @@ pub(super) fn publish_planned(
     valid
 }
 
-/// Result of the reads of a plan.
 pub(super) struct Fetched {
     pub(crate) arrived: Vec<bool>,
     /// Error of the first failed read of the source.

@@ -69,7 +69,6 @@ pub(super) fn pass_on(
     Ok(((first + good) * PAGE).min(until).saturating_sub(at) as usize)
 }
 
-/// Leaves a shadow for a passed-on page.
 fn remember(state: &mut State, o: &Object, page: u64) {
     let Some(shadow) = state.lru.policy.shadow().map(|s| s.0).or(NonZeroU32::new(1)) else { return };
     if let Some(place) = state.pages.index.ensure(o.slot_index(), page) {

@@ -29,7 +29,6 @@ pub(crate) fn work_loop(cx: &Context) {
     }
 }
 
-/// Does all queued jobs.
 #[cfg(test)]
 pub(crate) fn do_all(cx: &Context) {
     while let Some(job) = cx.jobs.try_take() {

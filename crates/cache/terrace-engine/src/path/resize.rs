@@ -64,7 +64,6 @@ pub(crate) fn adjust_pool(cx: &Context) -> bool {
     done
 }
 
-/// Sets the number of frames of the pool.
 fn limit_frames(cx: &Context) {
     {
         let mut state = cx.state.lock();
@@ -203,7 +202,6 @@ pub(crate) fn inherited_limit(config: &EngineConfig, handles: &SegmentHandles) -
     }
 }
 
-/// Leaves the limit to the ceiling from now on.
 pub(crate) fn resize_auto(cx: &Context) {
     // The pool keeps its size until the next ceiling.
     let _ = cx.ceiling.compare_exchange(u64::MAX, cx.budget(), Ordering::Relaxed, Ordering::Relaxed);

@@ -127,7 +127,6 @@ pub(crate) fn sync_foreign_locked(cx: &Context, o: &Object) -> io::Result<()> {
     synced.inspect_err(|_| o.unsynced.store(true, Ordering::Relaxed))
 }
 
-/// Makes an object's unstable pages stable.
 pub(crate) fn stabilize(cx: &Context, o: &Object) -> io::Result<()> {
     let _writeback = o.writeback.lock();
     stabilize_locked(cx, o, true)

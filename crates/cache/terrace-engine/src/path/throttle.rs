@@ -15,7 +15,6 @@ use std::time::Duration;
 /// Longest sleep of a waiting writer without a wake-up.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// State of writeback when a writer starts to wait.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WritebackWait {
     pass: u64,

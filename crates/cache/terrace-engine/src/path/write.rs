@@ -251,7 +251,6 @@ fn commit(cx: &Context, o: &Object, batch: &[ChangedPage]) {
     }
 }
 
-/// Undoes `prepare` for unreadable pages.
 fn abandon(cx: &Context, batch: &[ChangedPage]) {
     let mut state = cx.state.lock();
     for c in batch {

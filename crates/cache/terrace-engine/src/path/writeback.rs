@@ -70,7 +70,6 @@ pub(crate) fn write_back_pages(cx: &Context, o: &Object, pages: &[u64], route: R
     write_out(cx, o, &take_still_dirty(cx, o, pages), route)
 }
 
-/// Restores the source's mtime after writebacks.
 pub(crate) fn restore_times(cx: &Context, o: &Object) {
     if o.restore_due() {
         let _change = intent::change(cx, o);

@@ -20,7 +20,6 @@ pub(crate) struct Clients {
     rings: Arc<Rings>,
     /// The thread that serves the socket: its closes are no closes by programs.
     pub(crate) server_tid: AtomicU32,
-    /// A refusal was logged.
     pub(crate) warned: AtomicBool,
 }
 
@@ -70,7 +69,6 @@ impl Clients {
         list.push(client);
         Ok(())
     }
-    /// Removes a client that has ended.
     pub(super) fn leave(&self, client: &Arc<Client>) {
         let mut list = self.list.write();
         list.retain(|c| !Arc::ptr_eq(c, client));

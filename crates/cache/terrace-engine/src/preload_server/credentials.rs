@@ -75,7 +75,6 @@ pub(super) struct Credentials {
 }
 
 impl Credentials {
-    /// Credentials of the process with this ID at present.
     pub(super) fn of(pid: Pid) -> io::Result<Credentials> {
         Ok(Credentials { status: Rights::source(pid)?, grants: Mutex::default() })
     }
@@ -135,7 +134,6 @@ pub(super) fn shown_inode(cx: &Context, fd: &OwnedFd) -> Result<u64, Errno> {
     Ok(st.stx_ino)
 }
 
-/// The object behind a client's descriptor.
 pub(super) fn shown(cx: &Context, fd: &OwnedFd) -> Result<ObjectRef, Errno> {
     cx.lookup_object(shown_inode(cx, fd)?).ok_or(Errno::NOENT)
 }

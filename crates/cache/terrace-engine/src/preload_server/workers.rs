@@ -12,12 +12,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use terrace_shm::proto::Reply;
 
-/// Maximum number of queued syncs.
 const WAITING_MAX: usize = 256;
 /// Maximum number of descriptors on foreign file systems queued for closing.
 const FOREIGN_MAX: usize = 64;
 
-/// Operations delegated to worker threads.
 pub(super) struct Workers {
     pub(crate) wakeup: Arc<OwnedFd>,
     /// FLUSHes, each with the flag of its connection.

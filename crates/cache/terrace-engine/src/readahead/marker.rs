@@ -22,7 +22,6 @@ const YOUNG_NS: u64 = 200_000_000;
 /// Largest sample of the window before the mark, pages.
 const JUDGED: u64 = 32;
 
-/// Polls the marks until the engine stops.
 pub(crate) fn mark_loop(cx: &Context) {
     while !cx.is_stopping() {
         if cx.marks.wait(Duration::from_secs(60)) {

@@ -28,7 +28,6 @@ const JOBS_WAITING_MAX: usize = 32;
 /// Pieces per job, once enough pieces are ahead to keep all workers busy.
 const PIECES_A_JOB: usize = 4;
 const PIECES_FOR_ALL: u64 = 64;
-/// Largest number of open files.
 const FILES_MAX: usize = 64;
 /// Largest share of memory for a schedule. The end of a longer one is omitted.
 const MEMORY_SHARE: u64 = 16;
@@ -166,7 +165,6 @@ impl Walk<'_> {
         requested
     }
 
-    /// Queues pieces of one file.
     fn request(&mut self, numbers: &[u32]) {
         let file = self.follower.piece(numbers[0]).file;
         let spans = numbers.iter().map(|&number| {

@@ -11,7 +11,6 @@ use terrace_policy::balancer::{IDLE_ENOUGH, TierBalancer};
 use terrace_shm::compress::Compressor;
 use terrace_shm::layout::CHUNK_FRAMES;
 
-/// Interval between checks of the boundary.
 const REBALANCE_EVERY: Duration = Duration::from_millis(50);
 
 /// Time of the last rebalancing, and state of the reclaim thread for it.

@@ -3,7 +3,6 @@
 use std::time::Duration;
 use terrace_system::proc::{self, Ticks};
 
-/// Minimum interval between samples.
 const SAMPLE_PERIOD: Duration = Duration::from_secs(1);
 /// Interval before the second sample, without which there is no result.
 const SOON: Duration = Duration::from_millis(100);

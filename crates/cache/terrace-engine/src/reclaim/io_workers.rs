@@ -33,7 +33,6 @@ impl IoWorkers {
         each(&before?, self.last.as_ref()?)
     }
 
-    /// Discards the last sample.
     pub(crate) fn forget(&mut self) {
         self.last = None;
     }

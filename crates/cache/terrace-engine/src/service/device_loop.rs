@@ -22,14 +22,12 @@ use terrace_shm::DeviceSlot;
 
 /// Interval of recorded identities, and of tombstones that no other write has taken along.
 const RECORD_EVERY: Duration = Duration::from_secs(30);
-/// Identities per write.
 const IDENTITIES: usize = 64;
 /// Interval between attempts to scan a target with a temporary failure.
 const TRY_EVERY: Duration = Duration::from_secs(2);
 /// Longest wait at the end of an instance for a target that is not ready.
 const READY_WITHIN: Duration = Duration::from_secs(5);
 
-/// Body of the thread of a target.
 pub(crate) fn device_loop(cx: &Context, device: &DeviceIo) {
     while let Err(e) = open(cx, device) {
         if device.medium.trouble().is_none() {
@@ -154,7 +152,6 @@ fn identity(cx: &Context, number: usize, id: ObjectId) -> Option<(ObjectId, u64,
     Some((id, park::valid_identity(cx, &o)?, wrote))
 }
 
-/// Adds clients' reads to the costs of source and targets.
 fn note_client_reads(cx: &Context) {
     let totals = cx.read_totals();
     if let Some(targets) = &mut cx.state.lock().targets {

@@ -138,7 +138,6 @@ fn notify_clients(cx: &Context) {
     cx.handles.segment.header().targets.fetch_add(1, Ordering::AcqRel);
 }
 
-/// Waits until `is_done` holds for a target.
 fn wait_until(cx: &Context, number: usize, is_done: impl Fn(&Device) -> bool) -> io::Result<()> {
     loop {
         let gone = || io::Error::from(io::ErrorKind::NotFound);

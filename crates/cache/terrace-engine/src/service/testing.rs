@@ -238,7 +238,6 @@ impl Fixture {
     }
 }
 
-/// The targets, under the state lock.
 pub(super) struct All<'a>(MutexGuard<'a, State>);
 
 impl Deref for All<'_> {

@@ -122,7 +122,6 @@ pub(crate) struct CompressCandidate {
     pub(crate) shadow: Option<Shadow>,
     /// Admitted only because there is room.
     pub(crate) filling: bool,
-    /// LZ4 is skipped.
     pub(crate) beyond_lz4: bool,
 }
 
@@ -258,7 +257,6 @@ impl Compressed {
         let is_duplicate = matches!(now.below(), Some(Below::Compressed(_)));
         *(if is_duplicate { &mut self.counts.duplicate_entry } else { &mut self.counts.store_raced }) += 1;
     }
-    /// Notes the result of compressing a page of `object`.
     pub(crate) fn note_result(
         &mut self,
         page: &CompressCandidate,
@@ -283,7 +281,6 @@ impl Compressed {
         self.counts.compressed += pages as u64;
     }
 
-    /// Compacts the pool, and frees unused memory.
     pub(crate) fn compact(&mut self, index: &Index) {
         self.pool.compact(COMPACT_BYTES, |place, _, new| {
             let clock = index.tick();

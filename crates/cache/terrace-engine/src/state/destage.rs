@@ -12,7 +12,6 @@ struct FileCount {
     pages: u64,
 }
 
-/// Undestaged pages of a target.
 #[derive(Debug, Default)]
 pub(crate) struct DestageIndex {
     files: HashMap<ObjectId, FileCount>,
@@ -47,13 +46,11 @@ impl DestageIndex {
     pub(crate) fn takes_one_more(&self, region_pages: u32) -> bool {
         (self.files.len() + self.earlier.len() + 2) * 2 <= region_pages as usize
     }
-    /// Whether the target has undestaged pages of the file.
     pub(crate) fn has(&self, object: ObjectId) -> bool {
         self.files.contains_key(&object)
             || self.earlier.contains_key(&object)
             || self.unrecorded.contains(&object)
     }
-    /// Whether there are no undestaged pages.
     pub(crate) fn is_empty(&self) -> bool {
         self.files.is_empty() && self.earlier.is_empty() && self.unrecorded.is_empty()
     }

@@ -307,7 +307,6 @@ impl Device {
 
     // ---- slots ----------------------------------------------------------------------------------------
 
-    /// Hits of a slot since it was written.
     pub(crate) fn hits_of(&self, slot: DeviceSlot) -> u8 {
         self.table.index(slot).map_or(0, |i| self.hits[i])
     }
@@ -390,7 +389,6 @@ impl Device {
             _ => false,
         })
     }
-    /// Lap of the filling of a slot's region.
     pub(crate) fn lap_of(&self, slot: DeviceSlot) -> u64 {
         self.fillings[self.in_log(slot).region as usize].0
     }
@@ -439,7 +437,6 @@ impl Device {
             .iter()
             .flat_map(|(id, parked)| parked.pages.iter().map(|(page, slot)| (*slot, *id, u64::from(*page))))
     }
-    /// Takes over the results of the scan.
     pub(crate) fn install(&mut self, restored: Restored) {
         let Restored { log, fillings, parked, checks, damaged } = restored;
         for (slot, crc) in checks {
@@ -482,7 +479,6 @@ impl Device {
             self.unrecorded.insert(id);
         }
     }
-    /// Whether identities of files need records.
     pub(crate) fn has_unrecorded_identities(&self) -> bool {
         self.is_on() && !self.unrecorded.is_empty()
     }
@@ -494,7 +490,6 @@ impl Device {
         }
         served
     }
-    /// Whether a scan has counted the slots.
     pub(crate) fn is_counted(&self) -> bool {
         self.counted
     }

@@ -42,7 +42,6 @@ impl DirtyAccounting {
     }
 }
 
-/// Result of a page's writeback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WritebackOutcome {
     /// The device has taken it.

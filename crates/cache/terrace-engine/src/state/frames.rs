@@ -53,7 +53,6 @@ impl Frames {
             hidden: 0,
         }
     }
-    /// Frames that can be handed out.
     pub(crate) fn free_count(&self) -> u32 {
         self.free - self.hidden
     }
@@ -68,7 +67,6 @@ impl Frames {
     pub(crate) fn populated(&self) -> u32 {
         self.populated
     }
-    /// Frames from this one on are not handed out.
     pub(crate) fn limit(&self) -> u32 {
         self.limit
     }

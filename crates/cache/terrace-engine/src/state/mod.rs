@@ -78,7 +78,6 @@ pub(crate) struct Promotion {
     pub(crate) seen: Entry,
 }
 
-/// Reason why a page is not promoted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotPromoted {
     /// No frame: all are dirty or in use.
@@ -105,7 +104,6 @@ pub(crate) struct State {
     pub(crate) sampler: Sampler,
     pub(crate) frames: Frames,
     pub(crate) objects: Objects,
-    /// Accounting of pages that the source lacks.
     pub(crate) dirty: DirtyAccounting,
     pub(crate) compressed: Option<Compressed>,
     /// The targets of device tiers, if there are any.
@@ -121,7 +119,6 @@ pub(crate) struct State {
     pub unbacked_chunks: Vec<u32>,
     /// Chunks (first frames) in huge pages.
     pub(crate) huge_chunks: BTreeSet<u32>,
-    /// The memory nodes on which frames are placed.
     pub(crate) nodes: Arc<Nodes>,
     victims: Vec<Victim>,
 }
@@ -285,7 +282,6 @@ impl State {
         self.pages.publish_present(place, frame);
         self.lru_add(frame, shadow, reason)
     }
-    /// Maps a claimed frame to an absent page.
     pub(crate) fn map_frame(&mut self, place: Place, frame: u32) {
         self.remap(place, frame);
         self.pages.index.count_present(place, 1);

@@ -46,11 +46,9 @@ impl PageTable {
     pub(crate) fn place_of(&self, frame: u32) -> Option<Place> {
         self.rmap[frame as usize].checked_sub(1).map(Place)
     }
-    /// Maps a frame to the page of `place`.
     pub(crate) fn set_rmap(&mut self, place: Place, frame: u32) {
         self.rmap[frame as usize] = place.0 + 1;
     }
-    /// Notes that the frame holds no page.
     pub(crate) fn clear_rmap(&mut self, frame: u32) {
         self.rmap[frame as usize] = 0;
     }
@@ -73,7 +71,6 @@ impl PageTable {
         Some(key_of(self.handles.segment.object(slot).id.load(Ordering::Relaxed), page))
     }
 
-    /// Makes the entry of `place` name `frame`.
     pub(crate) fn publish_present(&self, place: Place, frame: u32) {
         let clock = self.index.tick();
         publish(self.index.entry(place), Entry::present(frame, clock));

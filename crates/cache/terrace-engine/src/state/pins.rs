@@ -35,7 +35,6 @@ impl Pins {
         true
     }
 
-    /// Notes that a page leaves its frame.
     #[inline]
     pub(super) fn remove(&mut self, frame: u32) {
         if !self.until_ns.is_empty() {
@@ -67,7 +66,6 @@ impl Pins {
         self.until_ns.len()
     }
 
-    /// Memory, bytes.
     pub(super) fn bytes(&self) -> usize {
         self.until_ns.capacity() * (size_of::<(u32, u64)>() + 1)
     }

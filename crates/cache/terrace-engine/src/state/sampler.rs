@@ -34,7 +34,6 @@ pub(crate) struct Watch {
 #[derive(Debug, Default)]
 struct Watched {
     list: Vec<Page>,
-    /// Position of each frame in the list.
     at: Map<u32, usize>,
 }
 
@@ -216,7 +215,6 @@ impl Sampler {
             }
         }
     }
-    /// Notes that a page leaves its frame.
     pub(crate) fn exit(&mut self, frame: u32) {
         if self.watch.is_watched(frame) {
             let watch = self.watch.clone();

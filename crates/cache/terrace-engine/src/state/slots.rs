@@ -341,7 +341,6 @@ impl State {
             device.recorded.insert(id, digest);
         }
     }
-    /// Installs the results of a scan on target `number`.
     pub(crate) fn install(&mut self, number: usize, restored: Restored) {
         let Some(device) = self.target_mut(number) else { return };
         device.install(restored);

@@ -47,8 +47,9 @@ pub(crate) type Speeds = [Speed; TARGETS_MAX];
 /// Speed of a target, for the placement engine.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Speed {
+    /// Bytes.
     pub(crate) queued: u64,
-    /// Write rate, bytes per second.
+    /// Bytes per second.
     pub(crate) write: f64,
 }
 
@@ -151,7 +152,6 @@ impl Targets {
         self.begin_batch(now_ns);
         (0..self.placement.len() as u8).find(|level| self.admits_to(*level, reused))
     }
-    /// Whether tier `level` admits a page.
     pub(crate) fn admits_to(&mut self, level: u8, reused: bool) -> bool {
         let mut of_tier = self.all.iter_mut().filter(|device| device.config.level == level);
         of_tier.any(|device| device.admits(reused))
@@ -325,7 +325,6 @@ impl Targets {
     pub(crate) fn set_copy(&mut self, frame: u32, slot: DeviceSlot) {
         self.copies[frame as usize] = slot.bits() + 1;
     }
-    /// Removes and returns the copy of the frame's page.
     pub(crate) fn take_copy(&mut self, frame: u32) -> Option<DeviceSlot> {
         let slot = self.copy_of(frame);
         self.copies[frame as usize] = 0;

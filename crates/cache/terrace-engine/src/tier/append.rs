@@ -28,7 +28,6 @@ const DEAD_MAX: usize = format::RECORDS_MAX - OTHERS_MAX;
 /// Smallest room, in pages, for which a region stays open.
 const LEAST: u32 = 32;
 
-/// A page to be written.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Content {
     pub(crate) object: u64,
@@ -260,7 +259,6 @@ fn plan(
     Some(Planned { stretch, batch })
 }
 
-/// Continues the log in another region.
 fn open(writer: &mut Writer) {
     // The first filling of a run comes from the scan.
     if writer.pages > 0 {

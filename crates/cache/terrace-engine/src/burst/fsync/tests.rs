@@ -158,7 +158,6 @@ impl Fixture {
     fn dirty(&self, file: usize) -> u64 {
         self.objects[file].dirty_pages()
     }
-    /// Truncates a file and extends it to its old size.
     fn cut(&mut self, file: usize, page: usize) {
         let o = &self.objects[file];
         self.engine.truncate(o, (page * PAGE) as u64).unwrap();

@@ -18,7 +18,6 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Identity of a file or block device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     File(u64, u64),

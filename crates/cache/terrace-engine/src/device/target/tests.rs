@@ -317,7 +317,6 @@ fn tmpfs_is_refused() {
     assert!(!path.exists());
 }
 
-/// Runs a command of the machine and returns its output.
 fn run(program: &str, args: &[&str]) -> String {
     let done = Command::new(program).args(args).output().unwrap();
     assert!(done.status.success(), "{program}: {}", String::from_utf8_lossy(&done.stderr));
