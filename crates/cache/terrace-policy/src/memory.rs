@@ -381,7 +381,7 @@ impl Sizer {
         self.set(now, to, ours, SizeReason::GaveWay(loss.level));
     }
 
-    /// Reserve of a level, bytes.
+    /// Bytes.
     fn reserve_of(&self, i: usize, level: &Level) -> u64 {
         let bursts = 2 * self.past.get(i).map_or(0, |past| past.burst as u64);
         match self.rule.fixed {

@@ -63,13 +63,11 @@ impl Queues {
         self.slots.push(&mut self.lists[queue], slot, FIRST_QUEUE + queue as u8);
     }
 
-    /// Takes a page out of its queue, `queue`.
     pub(crate) fn unlink(&mut self, queue: usize, slot: Slot) {
         debug_assert_eq!(self.queue_of(slot), Some(queue));
         self.slots.unlink(&mut self.lists[queue], slot, ABSENT);
     }
 
-    /// Moves a page from its queue `from` to the head of `to`.
     pub(crate) fn shift(&mut self, from: usize, to: usize, slot: Slot) {
         self.unlink(from, slot);
         self.push(to, slot);

@@ -18,7 +18,6 @@ const POSITIONS_MIN: usize = 64;
 /// Last uses of pages with small numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Distances {
-    /// Position of each page's last use.
     last: Vec<u32>,
     owner: Vec<u32>,
     /// Fenwick tree over positions, from 1: node `i` counts the positions of `(i - lowbit(i), i]`.

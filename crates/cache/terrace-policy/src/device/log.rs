@@ -225,7 +225,6 @@ impl Log {
         self.live.iter().map(|live| u64::from(*live)).sum()
     }
 
-    /// Pages appended so far.
     #[cfg(test)]
     pub(crate) fn appended(&self) -> u64 {
         self.appended

@@ -159,7 +159,6 @@ impl Slots {
         list.len += 1;
     }
 
-    /// Links `slot` between two neighbours.
     fn put_between(&mut self, slot: Slot, tailward: u32, headward: u32, tag: u8) {
         debug_assert!((slot as usize) < self.slots_max);
         self.set_links(slot, tailward, headward, tag);

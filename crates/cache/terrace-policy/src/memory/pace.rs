@@ -21,7 +21,6 @@ pub(super) struct Pace {
     largest: u64,
     /// Memory that the cache has taken recently, bytes.
     pub(super) taken: u64,
-    /// Time of the last change of the size.
     moved: Option<Duration>,
     /// Consecutive weighings with growth and without losses elsewhere.
     unopposed: u32,

@@ -27,7 +27,6 @@ struct Hold {
     back_to: u64,
 }
 
-/// The current trial, and the hold after a failed one.
 #[derive(Debug)]
 pub(super) struct Trials {
     trial: Option<Trial>,
@@ -67,7 +66,6 @@ impl Trials {
         true
     }
 
-    /// Adds bytes given in the current trial.
     pub(super) fn note_given(&mut self, bytes: u64) {
         self.trial.iter_mut().for_each(|trial| trial.given += bytes);
     }

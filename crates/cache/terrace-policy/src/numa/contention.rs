@@ -54,7 +54,6 @@ fn move_away<'u>(what_if: &mut WhatIf<'_>, node: usize, units: impl Iterator<Ite
     moved
 }
 
-/// The least loaded node on which a unit may run.
 fn least_loaded(what_if: &WhatIf<'_>, but: usize, unit: &Unit) -> Option<usize> {
     let view = what_if.view();
     let may = |&n: &usize| n != but && view.has_processors(n) && unit.may_run_on(view, n);

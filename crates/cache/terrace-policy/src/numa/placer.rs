@@ -124,7 +124,6 @@ pub struct Decision {
 pub struct Placer {
     config: Config,
     period: u64,
-    /// Period of each thread's last move.
     moved: HashMap<u64, u64>,
     /// Threads given away, each with the node that gave it.
     given_away: HashMap<u64, usize>,

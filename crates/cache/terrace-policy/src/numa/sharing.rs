@@ -27,7 +27,6 @@ impl Unit {
         Unit { node: super::what_if::highest(&on), members }
     }
 
-    /// Whether the unit has several threads.
     pub(crate) fn shares(&self) -> bool {
         self.members.len() > 1
     }
@@ -48,7 +47,6 @@ impl Unit {
         self.members.iter().map(|&t| view.threads[t].cpu).sum()
     }
 
-    /// Whether all its threads may run on `node`.
     pub(crate) fn may_run_on(&self, view: &View, node: usize) -> bool {
         self.members.iter().all(|&t| view.threads[t].may_run_on(node))
     }

@@ -89,7 +89,6 @@ pub struct User {
 }
 
 impl Region {
-    /// Whether `node` has the region or a copy of it.
     pub(crate) fn lies_on(&self, node: usize) -> bool {
         node == self.node || (node < NODES_MAX && self.copies & (1 << node) != 0)
     }

@@ -43,12 +43,10 @@ impl<'a> WhatIf<'a> {
         self.view
     }
 
-    /// The node where a thread would run.
     pub(crate) fn target(&self, thread: usize) -> usize {
         self.targets[thread]
     }
 
-    /// Places a thread on `node`.
     pub(crate) fn place(&mut self, thread: usize, node: usize) {
         let from = std::mem::replace(&mut self.targets[thread], node);
         let moved = &self.view.threads[thread];
@@ -65,7 +63,6 @@ impl<'a> WhatIf<'a> {
         &self.load
     }
 
-    /// The mean load of nodes.
     pub(crate) fn average(&self) -> f64 {
         self.load.iter().sum::<f64>() / self.load.len().max(1) as f64
     }
@@ -92,7 +89,6 @@ impl<'a> WhatIf<'a> {
         self.load[node] > self.view.nodes[node].write_capacity * share
     }
 
-    /// Whether a node's load exceeds the average.
     pub(crate) fn is_above_average(&self, node: usize) -> bool {
         self.load[node] > self.average() * (1.0 + EQUAL)
     }

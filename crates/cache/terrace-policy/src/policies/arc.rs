@@ -34,7 +34,6 @@ pub(crate) struct Arc {
 }
 
 impl Arc {
-    /// For slots below `slots_max` and a pool of `capacity` pages.
     pub(crate) fn build(slots_max: usize, capacity: usize) -> QueuePolicy<Arc> {
         let ghost = || Ghost::new(slots_max, 8);
         QueuePolicy::new(slots_max, Arc { capacity, p: 0.0, b1: ghost(), b2: ghost() })

@@ -21,7 +21,6 @@ const RING: usize = 0;
 pub(crate) struct Clock;
 
 impl Clock {
-    /// For slots below `slots_max`.
     pub(crate) fn build(slots_max: usize) -> QueuePolicy<Clock> {
         QueuePolicy::new(slots_max, Clock)
     }

@@ -50,7 +50,6 @@ pub(crate) struct Lirs {
 }
 
 impl Lirs {
-    /// For slots below `slots_max` and a pool of `capacity` pages.
     pub(crate) fn build(slots_max: usize, capacity: usize) -> QueuePolicy<Lirs> {
         let gone = Ghost::new(slots_max, 2);
         let mut lirs = Lirs {

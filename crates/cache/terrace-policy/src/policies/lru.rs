@@ -20,7 +20,6 @@ const RECENCY: usize = 0;
 pub(crate) struct Lru;
 
 impl Lru {
-    /// For slots below `slots_max`.
     pub(crate) fn build(slots_max: usize) -> QueuePolicy<Lru> {
         QueuePolicy::new(slots_max, Lru)
     }

@@ -514,7 +514,6 @@ impl<R: Rules> Mglru<R> {
         Victim { slot, shadow: Some(self.token(state)) }
     }
 
-    /// Returns the first isolated page as a victim.
     fn hand_out(&mut self) -> Option<Victim> {
         let slot = self.slots.tail(&self.isolated)?;
         let state = state_of(self.slots.tag(slot));

@@ -35,7 +35,6 @@ const REFS_CLIMBED: u8 = 3;
 /// References left after a move up by protection.
 const REFS_PROTECTED: u8 = 2;
 
-/// The fine-grained rules on the reclaim loop of 7.2.
 #[derive(Debug)]
 pub(crate) struct FineGrained;
 

@@ -37,7 +37,6 @@ pub(crate) struct S3Fifo {
 }
 
 impl S3Fifo {
-    /// For slots below `slots_max` and a pool of `capacity` pages.
     pub(crate) fn build(slots_max: usize, capacity: usize) -> QueuePolicy<S3Fifo> {
         QueuePolicy::new(slots_max, S3Fifo { capacity, filling: true, ghost: Ghost::new(slots_max, 8) })
     }

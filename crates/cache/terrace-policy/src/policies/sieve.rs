@@ -26,7 +26,6 @@ pub(crate) struct Sieve {
 }
 
 impl Sieve {
-    /// For slots below `slots_max`.
     pub(crate) fn build(slots_max: usize) -> QueuePolicy<Sieve> {
         QueuePolicy::new(slots_max, Sieve { hand: None })
     }

@@ -95,7 +95,6 @@ const TAG_SPAN: u64 = 256 - FIRST_MAIN as u64;
 const WAS_ADMITTED: u32 = 1 << 31;
 const CLOCK_SPAN: u64 = WAS_ADMITTED as u64 - 1;
 
-/// The policy. Its rules are in the module's description.
 #[derive(Debug)]
 pub(crate) struct Strata {
     slots: Slots,
@@ -130,7 +129,6 @@ fn tag_of(seq: u64) -> u8 {
 }
 
 impl Strata {
-    /// For slots below `slots_max` and a pool of `capacity` pages.
     pub(crate) fn new(slots_max: usize, capacity: usize) -> Strata {
         let (slots, [probation, main, held]) = Slots::new::<3>(slots_max);
         Strata {
@@ -301,7 +299,6 @@ impl Strata {
         }
     }
 
-    /// Examines the next candidate for eviction.
     fn look(&mut self, touches: &mut dyn AccessCounts) -> Step {
         let others = self.probation.len() + self.main.len();
         if self.held.due(others) {

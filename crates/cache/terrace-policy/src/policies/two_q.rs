@@ -32,7 +32,6 @@ pub(crate) struct TwoQ {
 }
 
 impl TwoQ {
-    /// For slots below `slots_max` and a pool of `capacity` pages.
     pub(crate) fn build(slots_max: usize, capacity: usize) -> QueuePolicy<TwoQ> {
         QueuePolicy::new(slots_max, TwoQ { capacity, out: Ghost::new(slots_max / OUT_DIVISOR, 8) })
     }

@@ -92,7 +92,6 @@ impl Sketch {
 #[derive(Debug)]
 pub(crate) struct WTinyLfu {
     capacity: usize,
-    /// Maximum number of pages in main.
     main_max: usize,
     keys: Vec<u64>,
     sketch: Sketch,
@@ -101,7 +100,6 @@ pub(crate) struct WTinyLfu {
 }
 
 impl WTinyLfu {
-    /// For slots below `slots_max` and a pool of `capacity` pages.
     pub(crate) fn build(slots_max: usize, capacity: usize) -> QueuePolicy<WTinyLfu> {
         QueuePolicy::new(slots_max, WTinyLfu::new(slots_max, capacity))
     }
