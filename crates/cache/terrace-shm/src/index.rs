@@ -337,7 +337,6 @@ impl Index {
         self.leaves.put(leaf);
     }
 
-    /// A new node of this height, without children.
     fn new_branch(&mut self, height: u32) -> Option<Branch> {
         let seg = self.seg.clone();
         let like = Branch { height, node: 0 };

@@ -19,9 +19,7 @@ use crate::sync::{AtomicU32, AtomicU64};
 pub const PAGE_SIZE: usize = 4096;
 /// Pages of a block (64 KiB; `run` in names): covered by one leaf, and filled into adjacent frames.
 pub const BLOCK_PAGES: usize = 16;
-/// Children of an inner node.
 pub(crate) const FANOUT: usize = 256;
-/// Children of a small node.
 pub(crate) const SMALL_NODE_FANOUT: usize = 32;
 /// Maximum number of object slots.
 pub(crate) const OBJECTS_MAX: u32 = 1 << 24;
@@ -254,11 +252,9 @@ impl Geometry {
         x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         Some(first + ((x ^ x >> 31) as u32 & (slots - 1) & !(BUCKET_SLOTS - 1)))
     }
-    /// Byte offset of the object slots.
     pub(crate) fn objects_at(&self) -> usize {
         PAGE_SIZE
     }
-    /// Byte offset of the inner nodes.
     pub(crate) fn inners_at(&self) -> usize {
         (self.objects_at() + self.objects_max as usize * size_of::<ObjectSlot>()).next_multiple_of(PAGE_SIZE)
     }

@@ -332,7 +332,6 @@ impl Segment {
     }
 }
 
-/// The geometry that a client needs before it maps the parts.
 fn geometry_in(fd: BorrowedFd<'_>, bytes: usize) -> io::Result<Geometry> {
     let bad = |what: &str| io::Error::new(io::ErrorKind::InvalidData, format!("segment: {what}"));
     if bytes < PAGE_SIZE {

@@ -81,7 +81,6 @@ impl Nodes {
         self.words[i as usize] = word | USED | old;
         Some(i)
     }
-    /// The node has left its tree.
     pub(crate) fn put(&mut self, i: u32) {
         assert!(self.word(i) & USED != 0, "index node {i} freed twice");
         self.waiting.push(&mut self.words, i);
@@ -103,7 +102,6 @@ impl Nodes {
     pub(crate) fn touched(&self) -> usize {
         self.words.len()
     }
-    /// Memory of the words, bytes.
     pub(crate) fn words_bytes(&self) -> usize {
         self.words.len() * size_of::<u64>()
     }

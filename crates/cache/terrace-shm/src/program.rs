@@ -16,7 +16,6 @@ pub const LIBRARY: &str = "libterrace_preload.so";
 const SCRIPTS_MAX: usize = 5;
 /// Bytes read at a file's start: mostly enough for a program's headers and its interpreter's name.
 const HEAD_BYTES: usize = 1024;
-/// Buffer for a path.
 const PATH_BYTES: usize = 1024;
 /// Checked entries of a dynamic section.
 const ENTRIES_MAX: usize = 256;

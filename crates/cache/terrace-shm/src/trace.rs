@@ -85,7 +85,6 @@ impl Span {
 pub struct Lane<'a> {
     /// Its ends.
     pub ends: &'a LaneEnds,
-    /// Its [`LANE_RECORDS`] records.
     pub(crate) records: &'a [Record],
 }
 

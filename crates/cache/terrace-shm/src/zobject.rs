@@ -29,7 +29,6 @@ const _: () = assert!(UNITS <= 1 << SLOT_BITS);
 const _: () = assert!((ZSPAGES_MAX as u64) < 1 << (31 - SLOT_BITS));
 
 impl Handle {
-    /// The slot `slot` of zspage `zspage`.
     pub(crate) fn new(zspage: u32, slot: u32) -> Handle {
         debug_assert!(zspage < ZSPAGES_MAX && slot < 1 << SLOT_BITS);
         Handle(zspage << SLOT_BITS | slot)

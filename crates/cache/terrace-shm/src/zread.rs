@@ -80,7 +80,6 @@ pub(crate) struct CompressedRead<'a> {
     pub(crate) place: Place,
     /// Reuse epoch before the walk.
     pub(crate) epoch: u64,
-    /// Page of the object.
     pub(crate) page: u64,
 }
 

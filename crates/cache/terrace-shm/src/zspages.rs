@@ -56,7 +56,6 @@ pub(crate) struct Zspages {
     lists: [u32; LISTS],
     free: [usize; CLASS_MAX as usize + 1],
     max: u32,
-    /// Zspages with memory.
     held: u32,
     idle: u32,
     live: usize,
@@ -84,14 +83,13 @@ impl Zspages {
     pub(crate) fn held(&self) -> u32 {
         self.held
     }
-    /// Of these, unused ones.
+    /// Unused zspages with memory.
     pub(crate) fn idle(&self) -> u32 {
         self.idle
     }
     pub(crate) fn live(&self) -> usize {
         self.live
     }
-    /// Memory of these tables, bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.pages.len() * size_of::<Zspage>() + self.links * size_of::<Link>()
     }
@@ -176,7 +174,6 @@ impl Zspages {
     pub(crate) fn first_idle(&self) -> Option<u32> {
         Some(self.lists[IDLE as usize]).filter(|&n| n != NONE)
     }
-    /// Records that the memory of an unused zspage was released.
     pub(crate) fn note_memory_released(&mut self, n: u32) {
         assert_eq!(self.pages[n as usize].list, IDLE);
         self.unlist(n);
@@ -297,7 +294,6 @@ impl Zspages {
             _ => self.link(newer).older = older,
         }
     }
-    /// Removes the object and frees its slot.
     pub(crate) fn remove(&mut self, handle: Handle) {
         assert!(self.is_live(handle), "{handle:?} is no object");
         self.leave(handle);
