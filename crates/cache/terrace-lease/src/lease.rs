@@ -82,7 +82,6 @@ pub(crate) fn block() {
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &signals(), std::ptr::null_mut()) };
 }
 
-/// Result of [`wait`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wakeup {
     /// An open waits for the lease of this descriptor.

@@ -17,7 +17,6 @@ use crate::{guard, lease};
 
 /// Interval of the check for a stopped daemon, and for deleted files, whose space our descriptor keeps.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Files checked each time.
 const LOOKS_MAX: usize = 2048;
 /// When the table is full, one in so many files is given up.
 const GIVE_UP_PART: usize = 16;
@@ -251,7 +250,6 @@ impl Leases {
         self.changed.wait_for(&mut files, pause);
     }
 
-    /// Takes the leases of files without writers.
     fn try_again(&self, tid: i32) {
         let now = Instant::now();
         for file in self.waiting() {
