@@ -38,8 +38,7 @@ pub struct EngineConfig {
     pub memory_bytes: u64,
     /// No user has set `memory_bytes`: a sizer lowers the ceiling to the useful size.
     pub memory_is_auto: bool,
-    /// Largest memory that a resize can reach: the segment has room for as many frames. None: all memory of
-    /// the machine.
+    /// Largest memory of a resize: the segment has as many frames. None: all memory of the machine.
     pub memory_max_bytes: Option<u64>,
     /// Name of the eviction policy.
     pub policy: String,
@@ -264,12 +263,10 @@ pub struct DeviceConfig {
     pub write_budget: Option<u64>,
     /// Endurance warranted by the vendor, bytes (TBW); None: not known.
     pub rated_writes: Option<u64>,
-    /// Latency of a 4 KiB read by the device profile, or of a request to another medium, ns; None: not
-    /// measured.
+    /// Latency of a 4 KiB read, or of a request to another medium, ns; None: not measured.
     pub read_ns: Option<u64>,
     /// Time per page of large writes, ns; None: not measured.
     pub write_ns: Option<u64>,
-    /// For tests in which source and device may be equally fast: each hit counts as a saved read of a slow
-    /// source.
+    /// For tests on a device as fast as the source: each hit counts as a saved read of a slow source.
     pub always_faster: bool,
 }

@@ -1,5 +1,4 @@
-//! The context shared by all paths through the cache: configuration, clock, I/O, locked state, wake-ups,
-//! counters.
+//! The context shared by all paths: configuration, clock, I/O, locked state, wake-ups, counters.
 //!
 //! The services above register closures for their memory ([`Context::count_memory`]) and for the cost of
 //! client reads ([`Context::set_read_totals`]).

@@ -229,8 +229,7 @@ impl Engine {
         flushed
     }
 
-    /// Ends the background threads without writeback: dirty pages stay in the segment, for the next engine
-    /// over it.
+    /// Ends the background threads without writeback: dirty pages stay in the segment.
     pub fn halt(&self) {
         self.cx.stopping.store(true, Ordering::Release);
         self.cx.reclaim_wakeup.signal();
@@ -259,8 +258,7 @@ impl Engine {
     pub fn handles(&self) -> &Arc<SegmentHandles> {
         &self.cx.handles
     }
-    /// Counts further memory, such as tables of inodes, against the limit. `bytes` runs often, and under the
-    /// state lock.
+    /// Counts further memory (bytes) against the limit. `bytes` runs often, and under the state lock.
     pub fn count_also(&self, bytes: impl Fn() -> u64 + Send + Sync + 'static) {
         self.cx.count_memory(bytes);
     }
@@ -286,8 +284,7 @@ impl Engine {
         let _ = self.cx.source_root.set(SourceRoot::open(root)?);
         Ok(())
     }
-    /// Sets the callback that serves files at a client's request, without a mount. It must not keep the
-    /// engine alive.
+    /// Sets the callback that serves files without a mount. It must not keep the engine alive.
     pub fn set_server(&self, server: Arc<dyn Serve>) {
         let _ = self.cx.server.set(server);
     }
@@ -393,8 +390,7 @@ impl Engine {
     pub fn undestaged(&self) -> io::Result<Vec<UndestagedPages>> {
         replay::undestaged(&self.cx)
     }
-    /// Writes a file's undestaged pages to the source if the file is as the run left it, or acts by
-    /// `decision`.
+    /// Writes a file's undestaged pages to the source if the run left it so, or acts by `decision`.
     ///
     /// # Errors
     /// The source's: the pages are kept.
@@ -481,8 +477,7 @@ impl Engine {
     pub fn is_client(&self, tid: u32) -> bool {
         self.clients.is_client(tid)
     }
-    /// True for the daemon's thread that serves clients. Its close of a client's descriptor is no close by a
-    /// program.
+    /// True for the thread that serves clients: its close of a client's descriptor is none by a program.
     pub fn is_server_thread(&self, tid: u32) -> bool {
         self.clients.is_server_thread(tid)
     }

@@ -49,8 +49,7 @@ impl Nodes {
         self.of_cpu.get(cpu).copied().flatten()
     }
 
-    /// Node of a thread, from its first lookup in this period. A lookup in the kernel takes 3 us, a miss some
-    /// 50.
+    /// Node of a thread, from its first lookup in this period: a lookup in the kernel takes 3 us.
     pub(crate) fn of_thread(&self, tid: u32) -> Option<usize> {
         if self.count() < 2 || tid == 0 {
             return None;
@@ -62,8 +61,7 @@ impl Nodes {
         self.threads.lock().clear();
     }
 
-    /// Binds the memory of a chunk of frames, not populated yet, to a node. On failure the kernel chooses the
-    /// place.
+    /// Binds the memory of an unpopulated chunk of frames to a node. On failure the kernel chooses.
     pub(crate) fn place(&self, handles: &SegmentHandles, first: u32, node: usize) {
         if let Err(err) = self.bind(handles, first, node, false) {
             tracing::debug!("memory of frames {first}.. not bound to a node: {err}");
@@ -83,8 +81,7 @@ impl Nodes {
         let mut mask = [0u64; MASK_BITS / 64];
         mask[number / 64 % mask.len()] |= 1 << (number % 64);
         let start = handles.segment.frame(first);
-        // SAFETY: the range is a chunk of the segment's mapping; the call changes where memory lies and no
-        // content.
+        // SAFETY: the range is a chunk of the segment's mapping; the call changes no content.
         let bind = |flags: usize| match unsafe {
             libc::syscall(libc::SYS_mbind, start, HUGE, MPOL_PREFERRED, mask.as_ptr(), MASK_BITS, flags)
         } {

@@ -18,8 +18,7 @@ const USER_BYTES: usize = 512 << 20;
 
 const _: () = assert!(FRAMES_MAX as usize <= terrace_policy::SLOTS_MAX);
 
-/// Memory files and their mappings. The supervisor creates them first, so that each terraced inherits the
-/// mappings.
+/// Memory files and their mappings. The supervisor creates them: each terraced inherits the mappings.
 #[derive(Debug)]
 pub struct SegmentHandles {
     /// The segment, writable.
@@ -178,8 +177,7 @@ impl SegmentHandles {
 /// The geometry for as much memory as this process's limits allow, up to `max`, and at least for `min`.
 fn below_limits(max: u64, min: u64, of: impl Fn(u64) -> Geometry) -> Geometry {
     let limit = |resource| getrlimit(resource).current.unwrap_or(u64::MAX);
-    // Other uses get half of the address space and of the private memory. The metadata of a frame takes less
-    // than this.
+    // Half of address space and private memory is for other uses. A frame has less metadata than this.
     const METADATA_BYTES: u64 = 128;
     let segment_max = limit(Resource::Fsize).min(limit(Resource::As) / 2);
     let frames_max = limit(Resource::Data) / 2 / METADATA_BYTES;

@@ -6,8 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hash};
 
-/// A table for look-ups of pages at a miss or an eviction: the standard hasher takes longer than all other
-/// steps.
+/// A table for pages at a miss or an eviction: the standard hasher takes longer than all other steps.
 pub(crate) type Map<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
 pub(crate) type Set<K> = HashSet<K, foldhash::fast::RandomState>;
 

@@ -103,8 +103,7 @@ impl SegmentHandles {
         kept
     }
 
-    /// Makes clean pages in frames from `top` on absent. Busy pages stay, too: the recovery decides about
-    /// them.
+    /// Makes clean pages in frames from `top` on absent. The recovery decides about Busy pages.
     fn withdraw_clean(&self, index: &Index, top: u32, kept: &mut KeptFrames) {
         self.for_framed(index, kept.words.len() as u32 * 64, |place, entry, frame| {
             if frame < top || entry.state() != State::Present {
@@ -139,8 +138,7 @@ mod tests {
         Engine::start(config.clone(), handles.clone(), Arc::new(SystemClock), Arc::new(NullIo)).unwrap()
     }
 
-    /// A daemon dies with a full pool and 4 MiB of dirty pages. Before the next one starts, most memory is
-    /// freed.
+    /// A daemon dies with a full pool and 4 MiB of dirty pages. Most memory is freed before the next start.
     #[test]
     fn yield_before_recovery_keeps_dirty_pages_and_frees_the_rest() {
         let config = EngineConfig {

@@ -69,8 +69,7 @@ pub(crate) fn change_metadata(cx: &Context, o: &Object) {
     drop(intent::change(cx, o));
 }
 
-/// Makes the dirty pages of a file durable on a target. False: the source has to take them. The caller holds
-/// the file's writeback lock.
+/// Makes a file's dirty pages durable on a target. False: on none. The caller holds the writeback lock.
 fn write_to_target(cx: &Context, o: &Object) -> bool {
     let mut burst = o.burst.lock();
     if !put(cx, o, &mut burst) {
@@ -193,8 +192,7 @@ fn affords(cx: &Context, device: &DeviceIo, pages: usize) -> bool {
     on_target(&mut state, device.number, |of| of.affords(pages as u32)) == Some(true)
 }
 
-/// Makes all of a file durable in the source, which destages its pages. The caller holds the file's
-/// writeback lock.
+/// Makes a file durable in the source, which destages its pages. The caller holds the writeback lock.
 fn sync_to_source(cx: &Context, o: &Object) -> io::Result<()> {
     let before = o.burst.lock().changes;
     writeback::write_back_locked(cx, o, 0..u64::MAX, Route::Direct)?;
@@ -280,8 +278,7 @@ fn retry_completions(cx: &Context, device: &DeviceIo) {
     });
 }
 
-/// Writes destage-complete records of files durably, in groups; `note` gets each group. Stops when the target
-/// takes no more records.
+/// Writes destage-complete records durably, in groups for `note`, until the target takes no more.
 fn write_completions(
     cx: &Context,
     device: &DeviceIo,
@@ -384,8 +381,7 @@ pub(crate) fn adopt(cx: &Context, device: &DeviceIo, undestaged: Undestaged) {
     }
 }
 
-/// For a target that could not be scanned. A dead terraced's file with undestaged pages on any target may
-/// have some here.
+/// For an unscannable target: a dead terraced's file with undestaged pages may have some here.
 pub(crate) fn adopt_unknown(cx: &Context, device: &DeviceIo) {
     on_target(&mut cx.state.lock(), device.number, |of| {
         of.undestaged.is_unknown = device.may_have_undestaged() && device.medium.takes_undestaged();

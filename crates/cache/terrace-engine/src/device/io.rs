@@ -59,8 +59,7 @@ pub(crate) struct Writer {
     pub(crate) superblock: Superblock,
     /// False: `superblock` is a placeholder, not read from the target.
     is_known: bool,
-    /// The region being filled, or filled last, and pages of its batches so far (0: nothing written in this
-    /// run).
+    /// The region filled last, and pages of its batches so far (0: none in this run).
     pub(crate) filling: Filling,
     pub(crate) pages: u32,
     pub(crate) buf: AlignedBuf,

@@ -101,8 +101,7 @@ pub trait Medium: Send + Sync + Debug {
         self.file().is_some()
     }
 
-    /// Reason of a temporary failure, if there is one: until it ends, reads fail at once and writes are
-    /// refused.
+    /// Reason of a temporary failure, if any: reads fail at once, and writes are refused.
     fn trouble(&self) -> Option<String> {
         None
     }
@@ -122,8 +121,7 @@ pub trait Medium: Send + Sync + Debug {
     }
 }
 
-/// Bytes per step of a check or an erase. Smaller than a huge page: the supervisor should keep none for this
-/// buffer.
+/// Bytes per step of a check or an erase: less than a huge page, which the supervisor would keep.
 const STEP: usize = 128 << 10;
 
 /// Whether `[from, to)` contains only zeros.

@@ -67,8 +67,7 @@ pub struct ScannedFile {
 /// Content of a device.
 #[derive(Clone, Debug)]
 pub struct Scanned {
-    /// Regions in the order of their filling, the newest last. All others are free, and their content is not
-    /// valid.
+    /// Regions in the order of their filling, the newest last. All others are free.
     pub(crate) regions: Vec<FilledRegion>,
     /// The filling of the next region; `next.lap` is the next lap.
     pub(crate) next: Filling,

@@ -71,8 +71,7 @@ impl SimMedium {
         *self.hook.lock() = None;
     }
 
-    /// Cuts the power and restores it. Flushed pages stay; later writes survive in any subset of pages, some
-    /// of them torn.
+    /// Cuts the power. Flushed pages stay; any subset of later pages survives, some of them torn.
     pub(crate) fn power_cut(&self, rng: &mut Rng) {
         let Image { now, durable, volatile } = &mut *self.image.lock();
         let percent_kept = *rng.pick(&[0, 30, 50, 90, 100]);

@@ -250,8 +250,7 @@ pub(crate) fn begin(medium: &dyn Medium, superblock: &mut Superblock, now: u64) 
     store(medium, superblock)
 }
 
-/// Ends the run, at `now` seconds since 1970, after its last batch: flushes everything, then sets the clean
-/// flag.
+/// Ends the run at `now` (seconds since 1970): flushes all batches, then sets the clean flag.
 ///
 /// # Errors
 /// The medium's: the target may not count as clean.

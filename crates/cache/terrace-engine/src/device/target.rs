@@ -356,8 +356,7 @@ struct File {
 impl File {
     fn open(path: &Path, create: bool) -> Result<File, Fault> {
         let is_device = !create && is_device(path)?;
-        // O_EXCL claims a block device, so a mounted one is refused. Two device nodes of one device have two
-        // locks.
+        // O_EXCL refuses a mounted block device. Two device nodes of one device have two locks.
         let mut flags = OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
         flags.set(OFlags::CREATE, create);
         flags.set(OFlags::EXCL, create || is_device);
@@ -430,8 +429,7 @@ impl File {
         Ok(Some(superblock))
     }
 
-    /// Whether the end of a block device, with the marks of other formats, is zero. Files have no marks
-    /// there.
+    /// Whether the end of a block device has no marks of other formats. Files have none there.
     fn has_zero_end(&self) -> io::Result<bool> {
         let (from, to) = self.end();
         is_zero(&medium(&self.fd, self.bytes), from, to)

@@ -133,8 +133,7 @@ impl Engine {
     pub fn numa(&self) -> Numa {
         self.numa.report()
     }
-    /// Disagreements between index, frames, policy and dirty sets; empty = none. Holds the state lock all the
-    /// while.
+    /// Disagreements between index, frames, policy and dirty sets; empty = none. Holds the state lock.
     pub fn check(&self) -> Vec<String> {
         check::check(&self.cx)
     }

@@ -3,8 +3,7 @@
 use std::sync::atomic::Ordering;
 use terrace_shm::ObjectSlot;
 
-/// Burst state of one file, under its own lock: inside the writeback lock, outside the locks of targets and
-/// state.
+/// Burst state of one file. Its lock is inside the writeback lock, outside those of targets and state.
 #[derive(Debug, Default)]
 pub(crate) struct Burst {
     /// Digest of the file's identity and state, durable in the source. None: not known, or changed since.

@@ -36,8 +36,7 @@ pub(crate) struct Identity {
     pub(crate) birth: u16,
     /// No other file, or state of this one, has this digest, also after a reboot.
     pub(crate) is_lasting: bool,
-    /// The last change by the file's times; then the time within which a second change may get the same
-    /// times, ns.
+    /// The last change by the file's times; then the time in which another may get the same, ns.
     changed: i64,
     ticks: i64,
 }

@@ -43,8 +43,7 @@ pub struct Object {
     /// Earliest time for the identity of an object published soon after a change ([`crate::tier::park`]). 0:
     /// it has one, or gets none.
     pub(crate) identity_due_ns: AtomicU64,
-    /// The file's state in the source. Locked inside the writeback lock, outside the locks of targets and
-    /// state.
+    /// The file's state in the source. Locked as [`Burst`] says.
     pub(crate) burst: Mutex<Burst>,
     pub(super) times: Mutex<()>,
     /// The file has changed since it was last made stable.
@@ -139,8 +138,7 @@ impl Object {
             self.slot().flags.fetch_and(!flag, Ordering::SeqCst);
         }
     }
-    /// Sends the preload path's readers to the mount path, or back. A writer invisible to the cache may have
-    /// the file open.
+    /// Sends preload readers to the mount path, or back: an invisible writer may have the file open.
     pub fn set_slow(&self, slow: bool) {
         self.set_flag(FLAG_SLOW, slow);
     }

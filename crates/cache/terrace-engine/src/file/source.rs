@@ -240,8 +240,7 @@ impl SourceFile {
             Ok(DataFd(fd))
         });
         opened.or_else(|err| {
-            // The mode forbids the open, or descriptors are short: the writer goes through the page cache
-            // from now on.
+            // The open is forbidden, or descriptors are short: the writer now uses the page cache.
             let writer = self.open_writer().ok_or(err)?;
             writer.make_buffered()?;
             Ok(writer)
@@ -251,8 +250,7 @@ impl SourceFile {
     pub fn open_writer(&self) -> Option<Arc<DataFd>> {
         self.write.lock().clone()
     }
-    /// Takes over a descriptor, open for reading and writing, from the creator of the file or an earlier
-    /// daemon.
+    /// Takes over a descriptor, open for reading and writing, of the file's creator or an old daemon.
     pub fn adopt_writer(&self, fd: OwnedFd) {
         let mut writer = self.write.lock();
         if writer.is_some() {

@@ -78,8 +78,7 @@ impl Object {
         self.set_times((actual.unwrap_or(mtime), ctime), self.dirty_pages() > 0);
     }
 
-    /// Notes a second writeback of pages that were already written: the mtime must be restored again
-    /// afterwards.
+    /// Notes a second writeback of written pages, after which the mtime must be restored again.
     pub(crate) fn note_second_writeback(&self) {
         let _times = self.times.lock();
         if let Some(times) = self.known_times()

@@ -21,8 +21,7 @@ pub(super) fn through_page_cache(fd: RawFd, access: OFlags) -> Option<OwnedFd> {
     direct.then(|| open(path, access | OFlags::CLOEXEC, Mode::empty()).ok()).flatten()
 }
 
-/// Whether `errno` is the refusal of direct I/O by a file system or server that accepted O_DIRECT at the
-/// open.
+/// Whether `errno` is the refusal of direct I/O by a file system that accepted O_DIRECT at the open.
 pub(super) fn is_refusal(errno: Errno) -> bool {
     matches!(errno, Errno::INVAL | Errno::OPNOTSUPP)
 }

@@ -2,8 +2,7 @@
 //!
 //! A call under way cannot be cancelled, so its memory has to outlive it. Each thread has its own ring and
 //! buffer, and reads first go into this buffer. After a late call, ring and buffer stay aside until its end,
-//! and the thread makes new ones. A thread submits and awaits its own calls, without another thread's
-//! wake-up.
+//! and the thread makes new ones. A thread submits and awaits its own calls.
 
 use super::{AlignedBuf, IoVec, ReadOp, total};
 use io_uring::{IoUring, opcode, squeue, types};
@@ -123,8 +122,7 @@ impl Own {
     }
 }
 
-/// Does calls on the thread's ring with `len` bytes of its buffer. A missing result means a late call. None:
-/// no ring.
+/// Does calls on the thread's ring with `len` bytes of its buffer. Missing result: late. None: no ring.
 ///
 /// # Safety
 /// The memory of the calls lives until they have ended, late or not.

@@ -154,8 +154,7 @@ fn bytes_done(res: Option<i32>) -> io::Result<usize> {
 unsafe fn run(ring: &mut IoUring, batch: &[squeue::Entry], done: &mut [Option<i32>]) -> bool {
     for (i, sqe) in batch.iter().enumerate() {
         let sqe = sqe.clone().user_data(i as u64);
-        // SAFETY: buffers and lists live until the batch has completed below; the queue has room for a whole
-        // batch.
+        // SAFETY: buffers and lists live until the batch has completed; the queue has room for it.
         unsafe { ring.submission().push(&sqe).expect("submission queue is as deep as a batch") };
     }
     let (mut left, mut works) = (batch.len(), true);
@@ -353,8 +352,7 @@ mod tests {
     fn end_of_a_file_is_not_read_again_from_the_start() {
         let calls = ShortCalls::new(1, 0);
         read(&UringIo::with_short_calls(calls.clone()).unwrap());
-        // One call for each operation, and one more for the short one, which reads nothing at the end of the
-        // file.
+        // One call for each operation, and one more that finds the end of the file.
         assert_eq!(calls.calls(), 100 + 1);
     }
 

@@ -1,5 +1,4 @@
-//! Input of placement decisions: bytes read and written by each thread, on which node, and the load of
-//! processors.
+//! Input of placement decisions: bytes of each thread on each node, and the load of processors.
 //!
 //! Bytes come from a recording (`observe/trace.rs`) during a short window of each period. Clients then record
 //! each read with its thread ID, and the mount path knows the thread of each request. Between windows a hit
@@ -196,8 +195,7 @@ fn mean(old: Bytes, now: &Bytes) -> Bytes {
     }
 }
 
-/// Assembles a period of `period_ns`. `is_bound`: whether its program has bound a thread, by thread ID and
-/// start time.
+/// Assembles a period of `period_ns`. `is_bound`, by thread ID and start time: its program has bound it.
 pub(super) fn period(
     topology: &Topology,
     config: &NumaConfig,

@@ -32,8 +32,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 const SAMPLES_MAX: u64 = 4096;
 /// Window of a single report on request.
 const REPORT_WINDOW: Duration = Duration::from_millis(500);
-/// Minimum traffic of each of two threads that share a file, as a part of a node's bandwidth: 16 MB/s of 40
-/// GB/s.
+/// Minimum traffic per thread that shares a file, as a part of a node's bandwidth: 16 MB/s of 40 GB/s.
 const SHARE_MIN: f64 = 0.0004;
 /// Largest distance between windows that are averaged.
 const AVERAGED_MAX: Duration = Duration::from_secs(3);
@@ -189,8 +188,7 @@ impl Service {
         observe::sum(samples, &spots, node_of, self.topology.nodes.len(), 1.0 / seconds)
     }
 
-    /// Samples of the accesses during a window, and its length in seconds. None: another recording is under
-    /// way.
+    /// Samples of the accesses in a window, and its length in seconds. None: another recording runs.
     fn record(&self, window: Duration) -> Option<(Vec<(Noted, f64)>, f64)> {
         self.observing.store(true, Ordering::Release);
         let begun = Instant::now();

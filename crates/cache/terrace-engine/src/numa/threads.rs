@@ -1,5 +1,4 @@
-//! Statistics of watched threads in /proc. Their files stay open: a read takes a third of the time of an
-//! open.
+//! Statistics of watched threads in /proc. Their files stay open: a read takes a third of an open.
 
 use rustix::process::{Resource, getrlimit};
 use std::collections::{HashMap, HashSet};

@@ -84,8 +84,7 @@ pub(crate) fn check(cx: &Context) -> Vec<String> {
     bad
 }
 
-/// Checks the keys that a start would read from a target: each has an entry or a queued tombstone. Locks the
-/// target's writer.
+/// Checks a target's keys: each has an entry or a queued tombstone. Locks the target's writer.
 fn check_keys(cx: &Context, device: &DeviceIo) -> Vec<String> {
     let writer = device.writer.lock();
     let is_serving = |targets: &Targets| targets.at(device.number).is_some_and(Device::is_serving);

@@ -11,8 +11,7 @@ const ABANDONED_NS: u64 = 50_000_000;
 /// Upper bound of the loss in a sample, as a multiple of the pages in its records.
 const LOST_MAX: f64 = 64.0;
 
-/// Read positions in the lanes of one client. The daemon keeps its own: the client can write to the shared
-/// ones.
+/// The daemon's read positions in a client's lanes: the client can write to the shared ones.
 #[derive(Debug, Default)]
 pub(crate) struct Cursors([Cursor; LANES]);
 

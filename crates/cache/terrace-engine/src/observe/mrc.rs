@@ -1,5 +1,4 @@
-//! Miss-ratio curve of `terrace stat --mrc`: hit ratios at other sizes of memory, estimated from a sample of
-//! live accesses.
+//! Miss-ratio curve of `terrace stat --mrc`: hit ratios at other sizes of memory, from a sample.
 //!
 //! Estimators: [`terrace_policy::minisim::Miniature`] simulates the policy in force at other sizes, and
 //! [`terrace_policy::mrc::Shards`] gives the LRU curve. Both have two inputs, and counters of the accesses
@@ -218,8 +217,7 @@ impl Sampling {
         while let Some(at) = from {
             from = watch.look(at, &mut used);
         }
-        // Read after the sample: the counters then cover the uses that are fed, except for the most recent
-        // ones.
+        // Read after the sample: the counters then cover the fed uses, except for recent ones.
         let now = self.counted(written);
         let mut estimate = self.estimate.lock();
         estimate.fit(self.cx.pool_frames() as usize);
@@ -230,8 +228,7 @@ impl Sampling {
         busy
     }
 
-    /// Share of accesses that become misses if an LRU cache of `frames` frames loses a chunk: mean over its
-    /// last eighth.
+    /// Share of accesses that an LRU cache of `frames` frames loses with a chunk: mean of its last eighth.
     pub(crate) fn chunk_saves(&self, frames: usize) -> f64 {
         let curve = self.estimate.lock().shards.curve();
         let part = (frames / 8).max(CHUNK_FRAMES).min(frames);
@@ -441,8 +438,7 @@ mod tests {
         assert!(half.same.lru_hit_ratio < 0.05 && half.measured > 0.2, "{half:?}");
     }
 
-    /// Between two looks more sampled pages enter than fit in the list. The surplus is left out of all
-    /// counts.
+    /// More sampled pages enter between two looks than the list holds. No count includes the surplus.
     #[test]
     fn a_flood_of_misses_is_no_flood_of_hits() {
         let s = stage("lru", 16);

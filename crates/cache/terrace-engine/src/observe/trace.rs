@@ -150,8 +150,7 @@ impl Recorder {
         self.lost.fuse = self.lost.fuse.saturating_add(lost);
         let bytes = self.gather_lanes(now_ns);
         self.check(now_ns);
-        // Appended in order: the sort is stable, and keeps the order within a path where the clock is too
-        // coarse.
+        // Appended in order: the stable sort keeps it within a path where the clock is too coarse.
         let all = main.into_iter().chain(self.gathered.drain(..));
         for n in all {
             if self.pending.len() < PENDING_MAX {
@@ -198,8 +197,7 @@ impl Recorder {
         self.lanes.retain(|(ring, _)| live.contains(&Arc::as_ptr(ring)));
     }
 
-    /// Drops impossible records of clients: only pages of existing files and times within the recording
-    /// remain.
+    /// Drops clients' impossible records: of missing files or pages, or outside the recording's time.
     fn check(&mut self, now_ns: u64) {
         let mut ends: HashMap<ObjectId, u64> = self.gathered.iter().map(|n| (n.object, 0)).collect();
         if ends.is_empty() {

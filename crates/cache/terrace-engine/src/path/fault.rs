@@ -42,8 +42,7 @@ pub(super) struct Planned {
 pub(super) struct Miss {
     pub(crate) at: u64,
     pub(crate) access: AccessPath,
-    /// The object's content lock is held: the source has an absent page's content, even if the entry changes
-    /// meanwhile.
+    /// The content lock is held: the source has an absent page's content, even if the entry changes.
     pub(crate) calm: bool,
 }
 
@@ -70,8 +69,7 @@ pub(super) fn fault(cx: &Context, o: &ObjectRef, miss: Miss, buf: &mut [u8]) -> 
     let mut pages = (end.div_ceil(PAGE) - first).min((cx.config.io_max_bytes / PAGE_SIZE) as u64);
     cx.followed.miss(o.id(), first, pages);
     if access != AccessPath::Fuse {
-        // On a buffered open the kernel reads ahead, otherwise terrace. Pages in flight had their readahead
-        // already.
+        // On a buffered open the kernel reads ahead. Pages in flight had their readahead already.
         let is_coming = cx.state.lock().in_flight.contains(&(o.slot_index(), first));
         let more = if is_coming { 0 } else { window::after_miss(cx, o, first, pages) };
         pages = (pages + more).min(size.div_ceil(PAGE) - first);
@@ -143,8 +141,7 @@ fn plan(cx: &Context, o: &Object, first: u64, pages: u64, access: AccessPath) ->
     Plan::Fill(plan, known * 2 >= absent.len())
 }
 
-/// Reads short runs of device pages from the source if they adjoin pages of the source: one long request
-/// replaces three.
+/// Reads short runs of device pages beside pages of the source there: one request replaces three.
 fn close_gaps(run: &mut [Absent]) {
     let pages = run.len();
     let place = |seen: &NotInMemory| seen.on_device.is_some();

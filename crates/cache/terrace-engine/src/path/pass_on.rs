@@ -36,8 +36,7 @@ pub(super) fn pass_on(
     let fd = o.source().reader()?;
     let direct = at.is_multiple_of(PAGE) && want == len && (buf.as_ptr() as usize).is_multiple_of(512);
     let read = |ptr: *mut u8| {
-        // SAFETY: `ptr` is the start of `len` writable bytes: the caller's buffer or this thread's bounce
-        // buffer.
+        // SAFETY: `ptr` has `len` writable bytes: the caller's buffer or this thread's bounce buffer.
         unsafe { cx.io.read(fd.raw(), first * PAGE, &[IoVec { ptr, len }]) }
     };
     if direct {

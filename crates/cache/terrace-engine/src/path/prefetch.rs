@@ -1,5 +1,4 @@
-//! The prefetch workers fetch pages before programs need them, and drop clean pages that programs no longer
-//! need.
+//! The prefetch workers: they fetch pages before programs need them, and drop unneeded clean pages.
 //!
 //! ```text
 //! a miss, a hint ──► jobs (bounded: dropped when full) ──► workers ──► frames, on probation
@@ -120,14 +119,12 @@ fn fetch(cx: &Context, o: &Object, spans: &[Span], came: &mut dyn FnMut(u64)) ->
 
 /// Absent pages of the spans that no thread is reading.
 fn absent(state: &mut State, o: &Object, spans: &[Span]) -> Vec<Absent> {
-    // The file has a writer invisible to the cache: prefetched content may become outdated, and clients
-    // cannot read it.
+    // The file has an invisible writer: prefetched content may become outdated, unread by clients.
     if !state.objects.is_known(o) || o.is_slow() {
         return Vec::new();
     }
     let slot = o.slot_index();
-    // The file may have shrunk meanwhile. A truncate sets the size first, and drops the frames claimed
-    // before.
+    // The file may have shrunk. A truncate sets the size first, and drops frames claimed before.
     let end = o.size().div_ceil(PAGE);
     let mut absent = Vec::new();
     for page in spans.iter().flat_map(|span| span.first..span.end().min(end)) {
@@ -150,8 +147,7 @@ pub(crate) fn drop_clean(cx: &Context, o: &Object, span: Span) -> u64 {
     dropped
 }
 
-/// Pins the resident pages of a span until `until_ns`, as far as half of the pool allows. Returns their
-/// number.
+/// Pins a span's resident pages until `until_ns`, up to half of the pool. Returns their number.
 pub(crate) fn pin(cx: &Context, o: &Object, span: Span, until_ns: u64) -> u64 {
     let end = span.end().min(o.size().div_ceil(PAGE));
     let pin = |first: u64| {

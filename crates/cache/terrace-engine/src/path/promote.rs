@@ -40,8 +40,7 @@ fn decompress(cx: &Context, promotion: &Promotion) -> ReadOutcome {
     load(seg, promotion.place, promotion.seen, &mut CompressedReader::new(&cx.handles), out)
 }
 
-/// Promotes frequently read pages. A page without a free frame stays compressed, as does one that moves
-/// meanwhile.
+/// Promotes frequently read pages, except pages that move meanwhile or find no free frame.
 pub(crate) fn promote_pages<'a>(cx: &Context, pages: impl IntoIterator<Item = (&'a Object, u64)>) {
     for (o, page) in pages {
         let _ = promote_page(cx, o, page);
@@ -76,8 +75,7 @@ mod tests {
         static DECOMPRESSED: Cell<u64> = const { Cell::new(0) };
     }
 
-    /// Called before each decompression. This thread does not hold the state lock, and no other thread has a
-    /// reason to.
+    /// Called before each decompression: no thread has a reason to hold the state lock.
     pub(super) fn before_decompression(cx: &Context) {
         assert!(cx.state.try_lock().is_some(), "decompression under the state lock");
         DECOMPRESSED.set(DECOMPRESSED.get() + 1);

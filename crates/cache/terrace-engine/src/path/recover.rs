@@ -109,8 +109,7 @@ struct Resident {
     entry: Entry,
 }
 
-/// The resident pages of each object. Compressed pages were clean, and become absent: this daemon's pool is
-/// empty.
+/// The resident pages of each object. Compressed pages become absent: this daemon's pool is empty.
 fn resident_pages(state: &mut CacheState, objects: &[ObjectRef]) -> Vec<(ObjectRef, Vec<Resident>)> {
     let mut below = Vec::new();
     // Entries with slots stay: the scan of their target checks them (`State::install`). A target may be gone.
@@ -188,8 +187,7 @@ mod tests {
         Engine::start(config.clone(), handles.clone(), Arc::new(SystemClock), Arc::new(NullIo)).unwrap()
     }
 
-    /// A daemon killed during recovery leaves its progress to the next one. A thread plays the role of that
-    /// next one.
+    /// A daemon killed during recovery leaves its progress to the next one, here a thread.
     #[test]
     fn a_dirty_page_is_one_at_every_moment_of_a_recovery() {
         let config = EngineConfig { memory_bytes: 48 << 20, ..EngineConfig::default() };
@@ -234,8 +232,7 @@ mod tests {
         }
     }
 
-    /// Killed between a writeback and the restoring of the source's mtime: no dirty page is left that would
-    /// cause it.
+    /// Killed between a writeback and the restoring of the source's mtime, without a dirty page.
     #[test]
     fn the_time_of_a_write_is_put_right_by_the_next_daemon() {
         let config = EngineConfig { memory_bytes: 16 << 20, ..EngineConfig::default() };

@@ -319,8 +319,7 @@ pub(crate) fn with_source<T>(
     let _change = intent::change(cx, o);
     let (first, last) =
         (range.start / PAGE, range.end.div_ceil(PAGE).saturating_sub(1).max(range.start / PAGE));
-    // Before `f`: a thread with old content must not publish it. Again after `f`, for threads that read
-    // meanwhile.
+    // Before and after `f`: a thread with old content must not publish it.
     cx.state.lock().drop_pages(o, first, last);
     o.note_change();
     let result = f(o.source());

@@ -122,8 +122,7 @@ impl Credentials {
     }
 }
 
-/// The inode of a descriptor on the mount. Queries only the kernel's memory: another file system may never
-/// answer.
+/// The inode of a descriptor on the mount, from the kernel's memory: other file systems may hang.
 pub(super) fn shown_inode(cx: &Context, fd: &OwnedFd) -> Result<u64, Errno> {
     use rustix::fs::{AtFlags, StatxFlags, makedev, statx};
     let st = statx(fd, "", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::INO)?;

@@ -23,8 +23,7 @@ const PAGE: u64 = PAGE_SIZE as u64;
 
 /// Time after the last page fill during which the drainer polls every two milliseconds.
 const EAGER: Duration = Duration::from_millis(20);
-/// Pause while clients fill their rings faster: a wake-up costs two thread switches, more than ten page
-/// fills.
+/// Pause while clients fill their rings faster: a wake-up costs more than ten page fills.
 const BUSY: Duration = Duration::from_micros(300);
 
 pub(super) fn drain_loop(cx: &Context, clients: &Clients, wakeup: &OwnedFd) {

@@ -126,8 +126,7 @@ fn hello(cx: &Context, clients: &Clients, c: &mut Connection, cred: &UCred) -> A
     Ok((reply, vec![fd]))
 }
 
-/// Whether one more client may have a ring: all rings take at most an eighth of the limit. Others use the
-/// mount path.
+/// Whether one more client may have a ring: all rings take at most an eighth of the limit.
 pub(crate) fn admits_ring(cx: &Context, clients: &Clients) -> bool {
     let rings = clients.bytes() + Ring::bytes(clients.ring_slots) as u64;
     cx.reclaim_wakeup.signal();

@@ -31,8 +31,7 @@ impl Workers {
         let (syncs, sync_queue) = channel();
         let (foreign, foreign_queue) = sync_channel::<OwnedFd>(FOREIGN_MAX);
         let (syncs_waiting, foreign_waiting) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-        // Both threads end with their queues, perhaps late because of a device or a close. Nothing waits for
-        // them.
+        // Both threads end with their queues, perhaps late. Nothing waits for them.
         let (sync_cx, waiting) = (cx.clone(), syncs_waiting.clone());
         std::thread::Builder::new()
             .name("syncfs".into())
@@ -51,8 +50,7 @@ impl Workers {
     pub(super) fn has_room(&self) -> bool {
         self.foreign_waiting.load(Ordering::Acquire) + SHOWN_MAX <= FOREIGN_MAX
     }
-    /// Closes a client's descriptors. A close on a foreign file system may hang, on the client's own even for
-    /// ever.
+    /// Closes a client's descriptors. A close on a foreign file system may hang for ever.
     pub(super) fn close(&self, cx: &Context, fds: Vec<OwnedFd>) {
         for fd in fds {
             if shown_inode(cx, &fd).is_ok() {

@@ -18,8 +18,7 @@ use terrace_api::stats::{self, ScheduleState};
 use terrace_policy::follow::{End, Follower, PIECE_PAGES, Piece};
 use terrace_policy::prefetch::Span;
 
-/// Interval between looks while a program follows; looks without events that end this phase; interval
-/// afterwards.
+/// Interval between looks; looks without events after which it grows; the longer interval.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 const LOOK_INTERVAL_IDLE: Duration = Duration::from_millis(50);
 const BUSY_LOOKS: u32 = 50;

@@ -15,8 +15,7 @@ pub(crate) fn compress(cx: &Context, leaving: &[CompressCandidate], compressor: 
     }
     let mut freed = 0;
     let mut page: Page = [0; PAGE_SIZE];
-    // Processor time decides whether compression pays: sleep on a lock, or a wait for a processor, does not
-    // count.
+    // Processor time decides whether compression pays: sleeps and waits do not count.
     let mut reader = CompressedReader::new(&cx.handles);
     let began = thread_cpu_ns();
     let mut unpacking = None;

@@ -53,8 +53,7 @@ fn share(last: Times, now: Times) -> Option<CpuShare> {
     (all > 0).then(|| CpuShare { idle: of(unused, all), cpu_share: of(all, all + stolen) })
 }
 
-/// Time for which a thread has waited for a processor, ns. Its schedstat: run time, wait time, number of
-/// runs.
+/// Time of a thread's waits for a processor, ns. Its schedstat: run time, wait time, number of runs.
 fn waited(schedstat: &str) -> Option<u64> {
     schedstat.split_whitespace().nth(1)?.parse().ok()
 }

@@ -9,8 +9,7 @@ use std::time::Duration;
 use terrace_shm::PAGE_SIZE;
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Maximum number of objects with unstable pages for single syncs. With more, one syncfs covers the whole
-/// source.
+/// Maximum number of objects with unstable pages for single syncs instead of one syncfs.
 const SYNC_EACH_MAX: usize = 8;
 /// Pause after a failed writeback of an object, which spares a failing device.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
@@ -112,8 +111,7 @@ pub(crate) fn stabilize_due(cx: &Context) {
 pub(crate) fn dirty_report(cx: &Context, files_max: usize) -> DirtyReport {
     let mut sizes: Vec<(u64, ObjectRef)> =
         cx.unwritten_objects().into_iter().map(|o| (o.dirty_pages() * PAGE, o)).collect();
-    // Data of a file without a name cannot be lost. Reads the link count of failing files only, to spare the
-    // source.
+    // Data of a file without a name cannot be lost. Only failing files are checked, to spare the source.
     let lost = |o: &Object| !(o.doomed.load(Ordering::Relaxed) || o.failing().is_some() && o.is_nameless());
     sizes.retain(|(bytes, o)| *bytes > 0 && lost(o));
     sizes.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));

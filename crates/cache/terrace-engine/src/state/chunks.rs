@@ -40,8 +40,7 @@ impl State {
         self.handles.segment.header().populated.store(self.frames.populated(), Ordering::Release);
     }
 
-    /// Notes the memory of a chunk, backed outside the lock. Frees it if the chunk has left the pool
-    /// meanwhile.
+    /// Notes the memory of a chunk backed outside the lock. Frees it if the chunk has left the pool.
     pub(crate) fn note_backed(&mut self, first: u32, backed: Backed) {
         if first >= self.frames.populated() {
             self.give_back(first, first + CHUNK_FRAMES as u32);

@@ -52,8 +52,7 @@ const FILLING_PAST_MAX: Duration = Duration::from_millis(500);
 const COMPACT_BYTES: usize = 256 << 10;
 /// Unused zspages that keep their memory, bytes.
 const IDLE_BYTES: u64 = 1 << 20;
-/// Failures in `Backoff` that a success cancels, for any codec and for LZ4. A failed attempt with LZ4 costs
-/// half of zstd.
+/// Failures in `Backoff` that a success cancels, for any codec and for LZ4, which costs half of zstd.
 const REFUSALS_OUTWEIGHED: u16 = u16::MAX;
 const LZ4_OUTWEIGHS: u16 = 4;
 /// Shadow that records only a previous stay in memory, for the tier and not for the policy. Pages that leave
@@ -102,8 +101,7 @@ pub(crate) struct Compressed {
     /// ([`IoWorkers`](crate::reclaim::io_workers)).
     pub(crate) workers_ns: u64,
     refaults: u64,
-    /// Counters at its begin: pages stored, refused, not tried and promoted, reads answered, pages admitted
-    /// for room.
+    /// Counters at its begin: pages stored, refused, not tried, promoted; reads; pages admitted for room.
     began: [u64; 6],
     /// Reads answered at the last aging of touches.
     aged_at: u64,

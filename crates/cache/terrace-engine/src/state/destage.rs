@@ -33,8 +33,7 @@ impl DestageIndex {
     pub(crate) fn note(&mut self, object: ObjectId, lap: u64, pages: u64) {
         self.files.entry(object).or_insert(FileCount { since: lap, pages: 0 }).pages += pages;
     }
-    /// Notes that all pages of the file are destaged. `recorded`: the destage-complete record is durable on
-    /// the target.
+    /// Notes that all pages of the file are destaged. `recorded`: the target's record of that is durable.
     pub(crate) fn complete(&mut self, object: ObjectId, recorded: bool) {
         self.files.remove(&object);
         self.earlier.remove(&object);

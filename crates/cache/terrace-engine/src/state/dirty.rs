@@ -208,8 +208,7 @@ impl DirtyAccounting {
         });
     }
 
-    /// Ends a sync: pages that became unstable before `round` are stable, or (with `lost`, the time) dirty
-    /// again.
+    /// Ends a sync: pages unstable before `round` are stable, or (with `lost`, the time) dirty again.
     pub(crate) fn end_sync(&mut self, table: &PageTable, o: &Object, round: u64, lost: Option<u64>) {
         let pages: Vec<u64> = o
             .dirty

@@ -3,8 +3,7 @@
 //! An allocation takes the lowest suitable frame, so the top empties first when the pool shrinks. Frames come
 //! into use by chunks (2 MiB), lowest first, and leave from the top.
 //!
-//! With several memory nodes each chunk has a home node. The requested node gives the frame if it has a free
-//! one.
+//! With several memory nodes each chunk has a home node. The requested node comes first.
 
 use crate::state::bits::BitSet;
 use terrace_shm::BLOCK_PAGES;
@@ -119,8 +118,7 @@ impl Frames {
         self.free += CHUNK_FRAMES as u32;
         first
     }
-    /// Sets the largest number of frames in use, rounded down to chunks. Frames above it are no longer
-    /// allocated.
+    /// Sets the number of frames that may be allocated, rounded down to chunks.
     pub(crate) fn set_limit(&mut self, frames: u32) {
         self.limit = frames / CHUNK_FRAMES as u32 * CHUNK_FRAMES as u32;
         self.file_all();
@@ -140,8 +138,7 @@ impl Frames {
         self.free -= CHUNK_FRAMES as u32;
         first
     }
-    /// After a restart: frames below `populated` exist, and those in `in_use` are taken. Their nodes are not
-    /// known yet.
+    /// After a restart: frames below `populated` exist, on unknown nodes, and `in_use` are taken.
     pub(crate) fn recover(&mut self, populated: u32, in_use: impl Iterator<Item = u32>) {
         while self.populated < populated {
             self.grow(0);

@@ -12,8 +12,7 @@ use terrace_shm::index::IndexBytes;
 /// Bytes of a dirty or unstable page in the dirty accounting: an element of an ordered set.
 const DIRT_BYTES: usize = 24;
 
-/// Bytes of memory ever touched. Tables have an element for each frame of the segment, but only the used part
-/// counts.
+/// Bytes of memory ever touched. Tables have an element for each frame, but only used parts count.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Metadata {
     /// Entries of pages, and the shadows of evicted ones.

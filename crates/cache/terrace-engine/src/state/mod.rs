@@ -1,7 +1,6 @@
 //! The data that change together, under the state lock.
 //!
-//! The parts are plain structures with methods of their own. This file has the operations on two or more
-//! parts.
+//! The parts are plain structures. This file has the operations on two or more parts.
 
 pub(crate) mod ahead;
 pub(crate) mod bits;
@@ -223,8 +222,7 @@ impl State {
     ) {
         self.dirty.end_target_write(self.pages.flags(frame), o, page, undestaged, since);
     }
-    /// Ends a sync: pages that became unstable before `round` are stable, or (with `lost`, the time) dirty
-    /// again.
+    /// Ends a sync: pages unstable before `round` are stable, or (with `lost`, the time) dirty again.
     pub(crate) fn end_sync(&mut self, o: &Object, round: u64, lost: Option<u64>) {
         self.dirty.end_sync(&self.pages, o, round, lost);
     }
@@ -340,8 +338,7 @@ impl State {
         let touches = self.lru.touches();
         self.pages.frame_of(o, page).is_some_and(|frame| self.is_used(&touches, frame))
     }
-    /// Number of further pages that may be prefetched into a pool of `pool` frames, if `wanted` are
-    /// requested.
+    /// Number of pages that may be prefetched into a pool of `pool` frames, if `wanted` are requested.
     pub(crate) fn room_ahead(&mut self, pool: u32, wanted: usize) -> usize {
         let mut ahead = std::mem::take(&mut self.ahead);
         let touches = self.lru.touches();
@@ -431,8 +428,7 @@ impl State {
         self.lru.policy.restore(v.slot);
         Some(page)
     }
-    /// Decides whether a page, listed by the policy or a victim, is compressed. Until then it is marked as
-    /// leaving.
+    /// Decides whether a page, listed or a victim, is compressed. Until then it is marked as leaving.
     fn compress_candidate(
         &mut self,
         frame: u32,
@@ -489,8 +485,7 @@ impl State {
         true
     }
 
-    /// Drops up to `want` compressed pages, oldest first, and compacts the rest. Returns the number of
-    /// dropped pages.
+    /// Drops up to `want` compressed pages, oldest first, and compacts the pool. Returns their number.
     pub(crate) fn shrink_compressed(&mut self, want: usize) -> usize {
         let State { compressed: Some(compressed), pages, targets, .. } = self else { return 0 };
         let mut coldest = Vec::new();

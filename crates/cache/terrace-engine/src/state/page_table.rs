@@ -87,8 +87,7 @@ impl PageTable {
         self.index.count_present(place, -1);
     }
 
-    /// Notes a change of the object's content. Called after entries were withdrawn, never before: see
-    /// [`stamp`].
+    /// Notes a change of the object's content, after the withdrawal of entries: see [`stamp`].
     pub(crate) fn note_change(&self, o: &Object) -> u64 {
         stamp(&self.handles.segment.header().clock, &o.slot().write_clock)
     }

@@ -127,13 +127,11 @@ impl State {
 }
 
 impl State {
-    /// Decides whether a victim is written to a device before it leaves. Until then it stays in the policy's
-    /// lists.
+    /// Decides whether a victim is first written to a device. Until then it stays in the policy's lists.
     pub(super) fn should_demote(&mut self, v: &Victim, place: Place, now_ns: u64) -> Option<DemoteCandidate> {
         let reused = self.pages.flags(v.slot).load(Ordering::Relaxed) & REUSED != 0;
         let targets = self.targets.as_mut()?;
-        // The refusal comes first: it costs less than the lookup, and hits nearly all pages of a sequential
-        // scan.
+        // The refusal comes first: it is cheap, and hits nearly all pages of a sequential scan.
         let level = match targets.copy_of(v.slot) {
             None => targets.admits(reused, now_ns)?,
             Some(copy) if targets.rises(copy) => {
@@ -327,8 +325,7 @@ impl State {
         }
         taken
     }
-    /// Notes that target `number` has recorded a file's identity, unless the file has changed since event
-    /// `wrote`.
+    /// Notes an identity recorded on target `number`, unless the file has changed since event `wrote`.
     pub(crate) fn note_recorded(&mut self, number: usize, id: ObjectId, digest: u64, wrote: u64) {
         let same = match self.objects.get(&id) {
             Some(o) => o.slot().write_clock.load(Ordering::Relaxed) == wrote,

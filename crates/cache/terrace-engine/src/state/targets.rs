@@ -55,8 +55,7 @@ pub(crate) struct Speed {
 
 /// Life of targets, and sums.
 impl Targets {
-    /// The targets of an engine with `frames_max` frames, before their scans. `placement`: an engine for each
-    /// tier.
+    /// The targets for `frames_max` frames, before their scans. `placement`: an engine for each tier.
     pub(crate) fn new(all: Vec<Device>, frames_max: usize, placement: Vec<Box<dyn Placement>>) -> Targets {
         debug_assert!(all.iter().all(|device| usize::from(device.config.level) < placement.len()));
         Targets {
@@ -179,8 +178,7 @@ impl Targets {
         }
         shares
     }
-    /// The same at the end of an instance. Never full targets come first; with `room_only` no others take
-    /// pages.
+    /// The same at an instance's end. Never full targets come first; with `room_only` only these.
     pub(crate) fn place_last(
         &mut self,
         level: u8,

@@ -42,8 +42,7 @@ impl Drop for Change<'_> {
     }
 }
 
-/// Waits for the scans of targets that may have undestaged pages. Only they show whether the source may
-/// acknowledge.
+/// Waits for the scans of targets: only they show whether the source may acknowledge.
 pub(crate) fn wait_for_scans(cx: &Context) {
     while !cx.is_stopping() && cx.devices.all().iter().any(|device| is_unknown(cx, device)) {
         std::thread::sleep(Duration::from_millis(1));
@@ -172,8 +171,7 @@ pub(crate) fn complete_destage(cx: &Context, o: &Object, burst: &mut Burst) -> i
         move_ctime_past(cx, o, burst.intent_until)?;
     }
     on_target(&mut cx.state.lock(), number, |of| of.undestaged.complete(o.id(), recorded));
-    // Without the record the target's pages are a conflict: the file gets no target until the record is
-    // written.
+    // Without the record the target's pages are a conflict: until then the file gets no target.
     o.dirty.lock().superseded.clear();
     match recorded {
         true => _ = burst.end(o.slot()),
@@ -195,8 +193,7 @@ pub(crate) fn is_in_step(since: Option<i64>, ctime: i64, now: i64) -> Option<boo
     since.map(|since| ctime >= since - MARGIN_NS)
 }
 
-/// Gives the file durably a ctime after the write intent's end, so that a start finds the target's pages
-/// older.
+/// Durably gives the file a ctime after the write intent's end: a start finds older pages on the target.
 fn move_ctime_past(cx: &Context, o: &Object, intent_until: i64) -> io::Result<()> {
     let rest = (intent_until - cx.clock.wall_ns()).clamp(0, INTENT_NS);
     std::thread::sleep(Duration::from_nanos(rest.cast_unsigned()) + SETTLES);
@@ -215,8 +212,7 @@ pub(crate) fn on_target<T>(
     state.target_mut(number).map(what)
 }
 
-/// The fastest target that takes undestaged pages of this file. None: none takes any, or a target already has
-/// some.
+/// The fastest target that takes undestaged pages of this file. None: none, or a target has some.
 pub(crate) fn choose(cx: &Context, o: &Object) -> Option<Arc<DeviceIo>> {
     let number = {
         let state = cx.state.lock();

@@ -17,8 +17,7 @@ use crate::tier::pages::{self, Page};
 use crate::tier::{place, regions};
 use terrace_shm::{DeviceSlot, PAGE_SIZE};
 
-/// Reclaims the oldest region, on the target's own thread. Other targets first take pages of it. False: none
-/// is due.
+/// Reclaims the oldest region on the target's own thread, after other targets. False: none is due.
 pub(crate) fn reclaim_one(cx: &Context, device: &DeviceIo) -> bool {
     let Some(filled) = regions::due(&cx.state.lock(), device) else { return false };
     let superblock = device.writer.lock().superblock.clone();

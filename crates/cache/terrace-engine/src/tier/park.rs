@@ -91,8 +91,7 @@ pub(crate) fn valid_identity(cx: &Context, o: &Object) -> Option<u64> {
     (ours && settled && same).then_some(identity.digest)
 }
 
-/// Restores parked pages of published files on target `number` to the index, a bounded number under each
-/// lock.
+/// Restores parked pages of published files on target `number`, a bounded number under each lock.
 pub(crate) fn restore_parked(cx: &Context, number: usize) {
     let next = || cx.state.lock().next_arriving(number);
     while let Some(id) = next() {
@@ -143,8 +142,7 @@ impl State {
         }
         more
     }
-    /// Drops an object that the kernel forgets, and parks its pages on devices. `digest`: its identity, if
-    /// valid.
+    /// Drops an object that the kernel forgets, and parks its pages. `digest`: its identity, if valid.
     pub(crate) fn forget(&mut self, o: &Object, digest: Option<u64>) {
         let mut pages = self.take_slots(o);
         for device in self.targets.iter_mut().flat_map(|targets| &mut targets.all) {

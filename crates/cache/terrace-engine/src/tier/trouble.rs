@@ -1,5 +1,4 @@
-//! Failing or hanging targets: reads fall back to the source, and `stat`, `doctor` and the log name the
-//! target.
+//! Failing or hanging targets: reads take the source, and `stat`, `doctor` and the log name the target.
 
 use crate::context::Context;
 use crate::device::io::DeviceIo;

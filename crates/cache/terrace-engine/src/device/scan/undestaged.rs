@@ -56,8 +56,7 @@ pub struct Undestaged {
 }
 
 impl Undestaged {
-    /// Adds a region's batches, in the order of the log. `damaged`: content pages that do not match their
-    /// keys.
+    /// Adds a region's batches, in log order. `damaged`: content pages that do not match their keys.
     pub(super) fn add(&mut self, link: &Link, batches: &[Batch], damaged: &[u32]) {
         for batch in batches {
             batch.others().iter().for_each(|record| self.note(record, link.filling.lap));

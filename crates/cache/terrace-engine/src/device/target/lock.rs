@@ -1,5 +1,4 @@
-//! Lock of a tier for one instance: a write lock on the open file (F_OFD_SETLK), until its last descriptor
-//! closes.
+//! Lock of a tier for one instance: a write lock on the open file (F_OFD_SETLK).
 //!
 //! The lock belongs to the open file. It survives a crash of terraced, because the supervisor has the same
 //! descriptor. Operations of io_uring can hold the open file for a moment after all processes have ended.
@@ -32,8 +31,7 @@ pub(super) fn wait_until_free(file: impl AsFd) -> Result<(), Fault> {
     try_or_wait(file.as_fd(), |file| Ok(!is_taken(file)?))
 }
 
-/// The same for a block device. The kernel drops a process's exclusive claim (O_EXCL) a moment after its
-/// lock.
+/// The same for a block device: the kernel drops a process's claim (O_EXCL) a moment after its lock.
 ///
 /// # Errors
 /// As [`take_or_wait`].

@@ -260,8 +260,7 @@ fn power_cuts_take_nothing_of_files_that_grow() {
     );
 }
 
-/// First fsync of a new file, and each after growth, also by partial pages: the source commits the size
-/// alone.
+/// First fsync of a new file, and each after growth: the source commits the size alone.
 #[test]
 fn fsync_of_a_file_that_grows_writes_nothing_to_the_source() {
     let mut growing = growing(8);
@@ -316,8 +315,7 @@ fn pages_that_went_ahead_have_the_base_of_their_fsync() {
     growing.fsync(0);
     assert_eq!(growing.world.target_fsyncs, 2);
     growing.world.engine.halt();
-    // All processes die without a power cut. With an older base version, the writer of the changes would be
-    // unknown.
+    // All processes die. With an older base version, the changes would be of unknown origin.
     assert_eq!(growing.world.restart(Some(1)), (3, vec![]));
     growing.look("after the death of all");
 }
