@@ -66,8 +66,7 @@ pub struct Window {
 pub struct Costs {
     /// Share of a missing page in a device read: the reader's waiting time.
     pub read: u64,
-    /// Processor time of a miss: the page's share of the read's start and end, its listing, and another
-    /// page's eviction.
+    /// Processor time of a miss: share of the read's start and end, listing, another page's eviction.
     pub work: u64,
     /// Compression of a page.
     pub compress: u64,
@@ -120,8 +119,7 @@ const FILLING_A_CHUNK: f64 = 768.0;
 pub const IDLE_ENOUGH: f64 = 1.0 / 3.0;
 /// Share of idle processors below which compression takes its time from programs.
 const IDLE_BUSY: f64 = 0.25;
-/// Pages that a bypassed tier skips for each one compressed without success: probing then costs less than a
-/// tenth.
+/// Pages that a bypassed tier skips for each failed probe, so that probes cost less than a tenth.
 const PASSED_A_TRY: u64 = 12;
 
 /// Sums of a judgement of the bypass. Each window has its own costs: a moment without idle processors must
@@ -242,8 +240,7 @@ impl TierBalancer {
         self.passing = self.passing.saturating_sub(1);
     }
 
-    /// Judges a window, and moves the boundary by at most a step. False: too few events, the window should
-    /// continue.
+    /// Judges a window, and moves the boundary by at most a step. False: too few events.
     pub fn rebalance(&mut self, window: Window) -> bool {
         if window.refaults + window.tier_hits + window.stored + window.refused + window.untried < EVENTS_MIN {
             return false;
@@ -286,8 +283,7 @@ impl TierBalancer {
 
     /// Saving and cost of a larger tier, ns.
     fn weigh(&self, w: Window, density: f64) -> (f64, f64) {
-        // Further pages of a page of memory in the tier instead of DRAM, normalised: 1 if enough are
-        // compressible.
+        // Further pages of a page of memory in the tier, normalised: 1 if enough are compressible.
         let gain =
             (density * (self.compressible_share / TAKEN_ENOUGH).min(1.0) - 1.0) / (density - 1.0).max(0.1);
         let Costs { compress, decompress, .. } = self.costs;
@@ -297,8 +293,7 @@ impl TierBalancer {
         let pushed = (w.refaults.min(w.stored + w.refused) * compress) as f64 * gain.max(0.0);
         let lost = w.refaults as f64 * (-gain).max(0.0) * miss;
         let spent = (w.tier_hits * self.costs.unpacking() + w.promoted * (compress + decompress)) as f64;
-        // Future decompressions are a cost: they stop growth where a decompression is hardly cheaper than a
-        // miss.
+        // Future decompressions are a cost: no growth where one is hardly cheaper than a miss.
         (saved * miss + pushed, saved * decompress as f64 + lost + spent)
     }
 
@@ -446,8 +441,7 @@ mod tests {
         assert!(!balancer.compresses(), "it cannot grow any more, and has no hits");
     }
 
-    /// Judges a full tier of two pages to one of memory: hits for 1000 compressions, share of idle
-    /// processors.
+    /// Judges a full tier with two pages a frame: hits for 1000 compressions, share of idle processors.
     fn pays(hits: u64, idle: f64) -> bool {
         let mut balancer = TierBalancer::new(COSTS);
         balancer.set_limits(0..=10, 256);

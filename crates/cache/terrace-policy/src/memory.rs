@@ -313,8 +313,7 @@ impl Sizer {
         let loses = loss.filter(|_| lasts);
         let pays = earns > WORTH_MIN && earns > BAND * costs;
         let calm = self.lost_at.is_none_or(|lost| now.saturating_sub(lost) >= CALM);
-        // Weighing decides the growth only if others could use the memory. Otherwise `fit` lets the cache
-        // grow.
+        // Weighing decides only if others could use the memory. Otherwise `fit` lets the cache grow.
         let grows = !self.rule.fixed
             && pays
             && self.pace.is_full(self.target)

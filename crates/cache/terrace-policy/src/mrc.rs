@@ -41,8 +41,7 @@ pub struct Curve {
 }
 
 impl Curve {
-    /// Built from weights of distances `[low, high)` in rising order; other accesses, up to `accesses`, are
-    /// first uses.
+    /// Built from weights of distances `[low, high)` in rising order; other `accesses` are first uses.
     fn new(hits: impl Iterator<Item = (f64, f64, f64)>, accesses: f64, pages: f64) -> Curve {
         let mut curve = Curve { points: vec![(0.0, 1.0)], accesses, pages };
         let (mut sum, mut least) = (0.0, 1.0f64);
@@ -143,8 +142,7 @@ impl Shards {
         }
     }
 
-    /// Whether an access of `key` would be sampled now. For other keys a call of [`Shards::passed`] is
-    /// enough.
+    /// Whether `key` would be sampled now. For other keys a call of [`Shards::passed`] is enough.
     #[cfg(test)]
     pub(crate) fn wants(&self, key: u64) -> bool {
         mix(key) < self.threshold

@@ -20,8 +20,7 @@
 //! A window with less than half of it used halves the stream's next window and the file's first window.
 //! Without a first window, only a reader with three adjacent misses gets a window.
 
-/// Maximum streams of a file. A further one replaces a stream without a window, the least recently used
-/// first.
+/// Maximum streams of a file. A further one replaces the least recently used, first without a window.
 const STREAMS_MAX: usize = 8;
 /// Pages of the first window of a sequential stream.
 const FIRST: u32 = 16;
@@ -201,8 +200,7 @@ impl Prefetcher {
         window.saturating_mul(2)
     }
 
-    /// Index for a new stream: a replaced one's, after the judgement of its last window. None while there is
-    /// room.
+    /// Index for a new stream: a replaced one's, after a judgement. None while there is room.
     fn free(&mut self, limits: Limits, is_used: impl FnMut(u64) -> bool) -> Option<usize> {
         let at = self.replaced()?;
         self.judged(at, limits, is_used);

@@ -27,8 +27,7 @@ pub(crate) struct Distances {
 }
 
 impl Distances {
-    /// Records a use of `page`. Returns its distance: other pages used since its last use; `None` at the
-    /// first.
+    /// Records a use of `page`. Returns its distance: other pages used since; `None` at the first use.
     pub(crate) fn used(&mut self, page: u32) -> Option<u32> {
         if self.last.len() <= page as usize {
             self.last.resize(page as usize + 1, NONE);

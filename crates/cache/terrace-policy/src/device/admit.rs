@@ -14,8 +14,7 @@ pub enum Admit {
 }
 
 impl Admit {
-    /// Whether a page may be written. `reused`: it was used again in memory. `has_been_full`: state of the
-    /// log.
+    /// Whether a page may be written. `reused`: used again in memory. `has_been_full`: state of the log.
     pub fn wants(self, reused: bool, has_been_full: bool) -> bool {
         reused || !has_been_full || self == Admit::All
     }

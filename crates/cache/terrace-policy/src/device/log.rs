@@ -1,5 +1,4 @@
-//! A log of regions: pages are appended to one region after the other, and the oldest region is reclaimed
-//! first.
+//! A log of regions: pages are appended region by region, and the oldest region is reclaimed first.
 //!
 //! ```text
 //!   append ─► open region ─full─► filled regions, oldest last ─► reclaim: each live page is dropped or appended again
@@ -121,8 +120,7 @@ impl Log {
         Some(Stretch { region: open.region, first: open.page + head, pages, opens })
     }
 
-    /// Maximum length of the next stretch, its header included: of the open region, unless it has fewer than
-    /// `least`.
+    /// Maximum length of the next stretch with its header: of the open region if it has `least`.
     pub fn room(&self, least: u32) -> u32 {
         let left = self.open.map_or(0, |open| self.pages - open.page);
         if left < least { self.pages } else { left }

@@ -1,5 +1,4 @@
-//! Building blocks of policies: lists over slots, queues in two parts, ghosts, queue ages, the search for
-//! victims.
+//! Building blocks of policies: lists over slots, two-part queues, ghosts, queue ages, victim search.
 
 pub(crate) mod ghost;
 pub(crate) mod queue_age;

@@ -20,8 +20,7 @@
 
 use crate::Slot;
 
-/// Maximum number of slots of a policy, 1 TiB of pages: links have at most 28 bits, and numbers above are
-/// sentinels.
+/// Maximum slots of a policy, 1 TiB of pages: links have 28 bits, and numbers above are sentinels.
 pub const SLOTS_MAX: usize = (1 << 28) - SENTINELS_MAX;
 /// Maximum number of lists of a policy.
 const SENTINELS_MAX: usize = 512;

@@ -1,5 +1,4 @@
-//! Search for victims: held pages, a bound on fruitless searches, the loop, and the hand that finds touched
-//! pages.
+//! Search for victims: held pages, a bound on looks, the loop, and the hand that finds touched pages.
 
 use super::slots::{List, Slots};
 use crate::{AccessCounts, Slot, Victim};
@@ -76,8 +75,7 @@ impl Patience {
     }
 }
 
-/// Maximum number of looks for `want` victims, which bounds the time under the caller's lock. It always finds
-/// one victim.
+/// Maximum looks for `want` victims, to bound the time under the caller's lock. One is always found.
 pub fn looks_max(want: usize) -> usize {
     16 * want + 256
 }

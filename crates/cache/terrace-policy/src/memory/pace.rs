@@ -11,8 +11,7 @@ pub const CHUNKS_A_SECOND: u64 = 8;
 const PART_A_SECOND: u64 = 64;
 /// Maximum part of the limit that moves at once.
 const PART_AT_ONCE: u64 = 8;
-/// Part of the limit by which a shrunk cache may regrow each second: programs often soon take freed memory
-/// again.
+/// Part of the limit for regrowth each second after shrinking: programs often take memory again.
 const REGROW_PART: u64 = 16;
 
 #[derive(Clone, Copy, Debug)]

@@ -68,8 +68,7 @@ pub struct Region {
     pub bytes: f64,
     /// Its frames are clean DRAM frames, which can be copied.
     pub movable: bool,
-    /// Threads that touch it share its data. False: its pages are of many files, and threads share only its
-    /// memory.
+    /// Threads that touch it share its data. False: its pages are of many files.
     pub is_shared: bool,
     /// No writes in the period: several copies of it can exist.
     pub read_only: bool,

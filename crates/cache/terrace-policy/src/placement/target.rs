@@ -45,8 +45,7 @@ pub(super) fn next_with_room(room: &[u64], start: usize, bytes: u64) -> Option<u
     (0..n).map(|i| (start + i) % n).find(|&target| room[target] >= bytes)
 }
 
-/// Deals the pieces by `quotas` (bytes a target), one target after the other; the end of a quota cuts a
-/// piece.
+/// Deals the pieces by `quotas` (bytes), target by target; the end of a quota cuts a piece.
 pub(super) fn deal(pieces: &[u64], mut quotas: Vec<u64>, out: &mut Vec<Share>) {
     let mut target = 0;
     for (piece, &size) in pieces.iter().enumerate() {

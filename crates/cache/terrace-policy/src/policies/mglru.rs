@@ -55,8 +55,7 @@ const SWAP_CLUSTER_MAX: usize = 32;
 pub const MAX_LRU_BATCH: usize = 4096;
 /// A batch is at most this part of the pool: 1/8.
 const BATCH_DIVISOR: usize = 8;
-/// Turnovers of the pool before the timer may open a generation. One makes a quarter of the real traces
-/// worse.
+/// Turnovers of the pool before the timer may open a generation. 1 makes a quarter of the traces worse.
 const TIMER_TURNOVERS: u64 = 2;
 /// Maximum number of uses that one look at the touch table can show: clients count no further.
 const TOUCHES_MAX: u8 = 3;
@@ -327,8 +326,7 @@ impl<R: Rules> Mglru<R> {
         self.slots.push(list, slot, listed(to.seq, to.state));
     }
 
-    /// Gives a listed page its new place and state; another generation takes it at the head. True if it
-    /// moved.
+    /// Gives a listed page its new place and state. True if it moved, to another generation's head.
     fn place(&mut self, slot: Slot, from: At, to: At) -> bool {
         if from.seq == to.seq {
             self.slots.set_tag(slot, listed(to.seq, to.state));
@@ -444,8 +442,7 @@ impl<R: Rules> Mglru<R> {
         Some(slot)
     }
 
-    /// One pass over at most `looks_max` pages of the oldest generation. Returns the number of pages looked
-    /// at.
+    /// One pass over at most `looks_max` pages of the oldest generation. Returns the number of looks.
     fn pass(&mut self, looks_max: usize, touches: &mut dyn AccessCounts) -> usize {
         if self.generations_open() == MIN_NR_GENS {
             return 0;

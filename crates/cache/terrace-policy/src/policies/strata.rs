@@ -180,8 +180,7 @@ impl Strata {
         (self.max_seq + TAG_SPAN - u64::from(tag - FIRST_MAIN)) % TAG_SPAN
     }
 
-    /// Advances the clock for a page that leaves probation or is not admitted. Returns its shadow, with
-    /// `bit`.
+    /// Advances the clock for a page that leaves probation or is refused. Returns its shadow, with `bit`.
     fn tick(&mut self, bit: u32) -> Shadow {
         self.eviction_clock += 1;
         let stamp = (self.eviction_clock % CLOCK_SPAN) as u32 + 1;
@@ -252,8 +251,7 @@ impl Strata {
         self.main.unlink(&mut self.slots, slot, tag >= FIRST_MAIN);
     }
 
-    /// Moves main's oldest pages to the edge up to the margin's length: at most two a call, since at most one
-    /// leaves.
+    /// Moves main's oldest pages to the edge, up to the margin's length and at most two a call.
     fn feed_edge(&mut self, touches: &dyn AccessCounts) {
         for _ in 0..2 {
             let Some(slot) = self.main.border() else { return };

@@ -29,8 +29,7 @@
 //! `queue_policy`). A pass sees at most 3 uses, so frequent pages look alike. The window gets at least a
 //! batch of the pool, since only its pages are compared.
 //!
-//! Departure: the window has at least one page. libCacheSim has none for a pool below 100 pages, and admits
-//! nothing.
+//! Departure: the window has at least one page. With none, libCacheSim admits no page at all.
 
 use crate::keys::mix;
 use crate::list::Step;
