@@ -49,8 +49,7 @@ pub fn is_current_on_device(seg: &Segment, slot: &ObjectSlot, page: u64, seen: P
         && snapshot_on_device(seg, slot, page).is_some_and(|(_, now)| now.identity == seen.identity)
 }
 
-/// After a read of the page from the source: true if it is unchanged since [`snapshot`], and the client may
-/// read it.
+/// After a read of the source: true if the page is unchanged since [`snapshot`], and readable.
 pub fn is_current(seg: &Segment, slot: &ObjectSlot, page: u64, seen: PageVersion) -> bool {
     if slot.flags.load(Ordering::Acquire) != 0 {
         return false;

@@ -134,8 +134,7 @@ impl Compressor {
         let done = compress_into_with_table(page, &mut self.out, &mut self.table);
         done.expect("room for the largest block")
     }
-    /// Needs a buffer with a margin: zstd stops some bytes before a buffer is full. Returns a page's length
-    /// on failure.
+    /// Needs a buffer with a margin: zstd stops some bytes early. Returns a page's length on failure.
     fn zstd(&mut self, page: &Page) -> usize {
         self.zstd.compress2(&mut self.out[..], page).unwrap_or(PAGE_SIZE)
     }

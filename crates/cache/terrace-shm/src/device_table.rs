@@ -1,5 +1,4 @@
-//! The table with which clients read pages on a target: offsets of regions, and 16 bits of each page's
-//! checksum.
+//! Clients read pages on a target by this table: offsets of regions, 16 bits of each page's checksum.
 //!
 //! ```text
 //! 0         head: magic, version, regions, pages of a region, first region
@@ -21,8 +20,7 @@ use std::sync::atomic::AtomicU16;
 /// Maximum number of targets of an instance.
 pub const TARGETS_MAX: usize = 8;
 
-/// Maximum gap of device pages that a read of the source includes: 64 KiB more take no longer than a second
-/// request.
+/// Maximum gap of device pages in a read of the source: 64 KiB more are as fast as a second request.
 pub const GAP_MAX: usize = 16;
 
 /// "terrdev1", little endian.

@@ -104,8 +104,7 @@ pub struct Index {
     /// A word counts the node's children, as for small nodes.
     inners: Nodes,
     small_nodes: Nodes,
-    /// Queue of leaves without a present page, in the order of their last loss. Some have pages again, or are
-    /// free.
+    /// Queue of leaves without a present page, the oldest first. Some have pages again, or are free.
     shadow_only: VecDeque<u32>,
     without_page: usize,
     bytes_max: usize,
@@ -221,8 +220,7 @@ impl Index {
         self.trim(bytes_max);
     }
 
-    /// Frees leaves with shadows only, oldest first, until the index has at most `bytes_max` bytes or none is
-    /// left.
+    /// Frees leaves with shadows only, oldest first, until the index has at most `bytes_max` bytes.
     fn trim(&mut self, bytes_max: usize) {
         while self.live_bytes() > bytes_max {
             let Some(leaf) = self.shadow_only.pop_front() else { return };
@@ -346,8 +344,7 @@ impl Index {
         Some(branch)
     }
 
-    /// Links a leaf into its object's tree, which grows if necessary. Each step leaves a tree that readers
-    /// can walk.
+    /// Links a leaf into its object's tree, which may grow. Each step leaves a walkable tree.
     fn link(&mut self, object: u32, run: u32, leaf: u32) -> Option<()> {
         let seg = self.seg.clone();
         let slot = seg.object(object);

@@ -48,8 +48,7 @@ impl Nodes {
         let words = Vec::with_capacity(max as usize);
         Nodes { max: max as usize, words, ready: Chain::default(), waiting: Chain::default() }
     }
-    /// After a restart: these nodes (ascending) are used and have these words. All others below the last are
-    /// free.
+    /// After a restart: these nodes (ascending) are used, with these words. Others below the last are free.
     pub(crate) fn recover(&mut self, used: impl Iterator<Item = (u32, u64)>) {
         self.words.clear();
         (self.ready, self.waiting) = (Chain::default(), Chain::default());
@@ -61,8 +60,7 @@ impl Nodes {
             self.words.push(word | USED);
         }
     }
-    /// Takes a node that no reader can reach any more. `word` becomes its word (with USED, and its old
-    /// STICKY).
+    /// Takes a node that no reader can reach. `word` becomes its word (with USED, and its old STICKY).
     pub(crate) fn take(&mut self, epoch: &AtomicU64, word: u64) -> Option<u32> {
         debug_assert_eq!(word & (USED | STICKY), 0);
         if self.ready.len == 0 && self.waiting.len > 0 {

@@ -19,8 +19,7 @@ use std::sync::atomic::AtomicUsize;
 const SHARE: usize = 8;
 /// A client's part grows to an eighth more than needed.
 const GROWTH_PART: usize = 8;
-/// Addresses of client mappings: above sanitizers' shadow memory, below mappings of a process without a stack
-/// limit.
+/// Addresses of client mappings: above sanitizers' shadow memory, below mappings without a stack limit.
 const PLACES_FROM: usize = 0x1100_0000_0000;
 const PLACES_TO: usize = 0x2000_0000_0000;
 /// Addresses that are tried.

@@ -54,8 +54,7 @@ pub const WONT_NEED: u32 = 2;
 /// The program reads in order, from the span's start on.
 pub const SEQUENTIAL: u32 = 3;
 
-/// A hint names a file by number, as a page fill does. It has no more effect than another program's read of
-/// the file.
+/// A hint names a file by number, as a page fill does. Its effect is that of a program's read.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Hint {

@@ -170,8 +170,7 @@ impl Reader<'_> {
         Step::Unstable
     }
 
-    /// The common case, with few instructions between two copies, so that they overlap. None: the page moved
-    /// meanwhile.
+    /// The common case: few instructions between two copies let them overlap. None: the page moved.
     ///
     /// # Safety
     /// `out` takes `bytes`, which lie in one page.
@@ -185,8 +184,7 @@ impl Reader<'_> {
         bytes: usize,
     ) -> Option<usize> {
         let frame = self.seg.try_frame(seen.payload())?;
-        // SAFETY: inside the frame. The copy may race with the daemon, and is used only if the entry has not
-        // changed.
+        // SAFETY: inside the frame. The copy may race with the daemon: a changed entry discards it.
         unsafe { copy::out_of_frames(frame.add(in_page), out, bytes) };
         if !unchanged(entry, seen) {
             return None;
