@@ -51,8 +51,7 @@ impl FileState {
 enum State {
     Held {
         since: Instant,
-        /// Attributes when the lease was taken. Under a lease, only O_TRUNC of an open for reading changes
-        /// the content.
+        /// Attributes when the lease was taken. Only O_TRUNC of an open for reading changes content under it.
         look: Option<FileState>,
     },
     Broken {
@@ -159,8 +158,7 @@ impl LeasedFile {
         true
     }
 
-    /// Whether the content has changed under the lease: by O_TRUNC of an open for reading, without the
-    /// library.
+    /// Whether the content has changed under the lease: by O_TRUNC of an open for reading.
     pub(crate) fn is_changed(&self) -> bool {
         let State::Held { look, .. } = *self.state.lock() else { return false };
         let Ok(now) = FileState::at(&self.object) else { return true };

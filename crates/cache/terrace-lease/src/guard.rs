@@ -26,8 +26,7 @@ struct Head {
     pending: *const Node,
 }
 
-/// Makes the calling thread the lease holder for as long as it lives. It must use no robust mutexes
-/// of libc.
+/// Makes the calling thread the lease holder for its life. It must use no robust mutexes of libc.
 ///
 /// # Errors
 /// The kernel has no robust futexes.

@@ -24,8 +24,7 @@ fn done(ret: libc::c_int) -> io::Result<()> {
     if ret == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Takes a read lease. The kernel signals breaks to the thread `tid`, which has blocked the signals
-/// ([`block`]).
+/// Takes a read lease. The kernel signals breaks to thread `tid`, which has blocked them ([`block`]).
 ///
 /// # Errors
 /// `WouldBlock`: a program has the file open for writing, or mapped writable. `PermissionDenied`: another
@@ -36,8 +35,7 @@ pub(crate) fn take(fd: BorrowedFd<'_>, tid: i32) -> io::Result<()> {
     done(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, libc::F_RDLCK) })
 }
 
-/// Sends signals of lease breaks to the thread from now on. (The return of a lease resets this in the
-/// kernel.)
+/// Sends signals of lease breaks to the thread, until the lease is given back.
 pub(crate) fn tell(fd: BorrowedFd<'_>, tid: i32) -> io::Result<()> {
     let owner = Owner { kind: F_OWNER_TID, pid: tid };
     // SAFETY: plain numbers, and a structure that the call reads.

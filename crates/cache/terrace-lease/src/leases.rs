@@ -85,8 +85,7 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// Serves files of the device `dev`, at most `files_max` at a time. `word`: the supervisor's futex word,
-    /// see [`guard`].
+    /// Serves at most `files_max` files of the device `dev`. `word`: the supervisor's, see [`guard`].
     pub fn new(engine: Arc<Engine>, dev: u64, files_max: usize, word: &'static AtomicU32) -> Leases {
         Leases {
             engine,
