@@ -8,7 +8,7 @@
 //! The commit for the file's next base version makes the source's pages durable (`burst/base_version.rs`). So
 //! the source takes pages only of files without a valid base version, usually growing ones. Their fsync needs
 //! a commit anyway. **The source takes no page with an older version on the target**
-//! (`DirtyPages::superseded`): a start would write that version over the newer one.
+//! (`DirtyPages::superseded`). A start would write that version over the newer one.
 
 use crate::config::SourceShare;
 use crate::context::Context;

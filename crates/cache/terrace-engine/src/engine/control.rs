@@ -73,8 +73,8 @@ impl Engine {
         let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         prefetch::pin(&self.cx, o, Span { first, pages }, self.cx.clock.now_ns().saturating_add(time))
     }
-    /// Moves clean pages of this range, used at most once, from DRAM to device tier `level` (0: the fastest),
-    /// without its admission. Returns how many pages of the range are then on device tiers.
+    /// Moves this range's clean pages, used at most once, from DRAM to device tier `level` (0: the fastest),
+    /// without admission. Returns how many pages of the range are then on device tiers.
     pub fn stage_down(&self, o: &ObjectRef, first: u64, pages: u64, level: u8) -> u64 {
         demote::stage_down(&self.cx, o, Span { first, pages }, level)
     }

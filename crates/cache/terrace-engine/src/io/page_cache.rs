@@ -9,8 +9,7 @@ pub(super) fn borrow(fd: RawFd) -> BorrowedFd<'static> {
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
-/// A descriptor of the same file through the kernel's page cache, if `fd` uses direct I/O and the file may be
-/// opened again.
+/// A buffered descriptor of the same file, if `fd` uses direct I/O and the file may be opened again.
 ///
 /// Also serves after EIO of a direct call, for example just after a store to a hole through a mapping. Such a
 /// page waits for its block without being dirty (fs/iomap/direct-io.c, IOMAP_DELALLOC). A broken device fails

@@ -96,8 +96,7 @@ mod tests {
     use std::time::Duration;
     use terrace_sync::Mutex;
 
-    /// Makes another thread change the file during each read of the source, and waits for it (with a limit:
-    /// it may be excluded).
+    /// Lets another thread change the file during each read of the source, and waits for it, with a limit.
     #[derive(Debug, Default)]
     struct ConcurrentWrites {
         reads: AtomicU32,

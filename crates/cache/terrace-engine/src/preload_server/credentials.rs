@@ -79,7 +79,7 @@ impl Credentials {
         Ok(Credentials { status: Rights::source(pid)?, grants: Mutex::default() })
     }
 
-    /// Grants content of a file if the process may write it: by its descriptor, or as root or owner by the
+    /// Grants content of a file that the process may write: by its descriptor, or as root or owner by the
     /// mode bits. (Group bits do not count: with an ACL they are its mask.)
     pub(super) fn grant(&self, o: &ObjectRef, writable: bool) -> Result<bool, Errno> {
         let rights = Rights::read(&self.status).ok_or(Errno::SRCH)?;

@@ -38,8 +38,8 @@ const COMPRESS_NS: u64 = 8_000;
 const DECOMPRESS_NS: u64 = 3_500;
 const HIT_NS: u64 = 1_500;
 /// Processor time of a miss beyond that of a hit, ns. Per device read: submission, completion, and two thread
-/// switches. Per page: filling, listing, and the eviction of another page. fio with nearly all misses took 24
-/// us for a read of one page, 30 for four, 62 for sixteen, with its own calls.
+/// switches. Per page: filling, listing, and the eviction of another page. With nearly all misses, fio took
+/// 24 us for a read of one page, 30 for four, 62 for sixteen.
 const READ_WORK_NS: u64 = 14_500;
 const PAGE_WORK_NS: u64 = 2_500;
 /// Minimum number of device reads for a measured cost.
@@ -174,8 +174,8 @@ impl Compressed {
         self.pool.bytes() - self.pool.idle_bytes() >= bytes / 16 * 15
     }
 
-    /// Sets the number of pages that may fill the tier in the next interval, assumed like the last: `past` ns
-    /// on `processors` processors.
+    /// Sets the number of pages that may fill the tier in the next interval. The last one had `past` ns on
+    /// `processors` processors.
     fn set_fill_budget(&mut self, past: u64, processors: usize) {
         let ns = past as f64 * processors as f64 * FILLING_BUSY;
         let slowly = self.balancer.is_busy() && !self.balancer.is_least();

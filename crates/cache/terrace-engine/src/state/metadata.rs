@@ -66,8 +66,8 @@ mod tests {
 
     const PAGE: u64 = terrace_shm::PAGE_SIZE as u64;
 
-    /// Bytes per resident page after reads: of files of `file_pages` pages, as whole files if they fit in the
-    /// pool, or at random if they are `spread` times the pool.
+    /// Bytes per resident page after reads of files of `file_pages` pages. Whole files if they fit in the
+    /// pool, random pages if they have `spread` times its size.
     fn after_reads(spread: f64, file_pages: u64) -> f64 {
         let config = EngineConfig {
             memory_bytes: 40 << 20,
