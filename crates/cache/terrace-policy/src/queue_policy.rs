@@ -15,8 +15,8 @@
 //! look stays while an idle one is left. From the first [`Evict::accessed`] on (the simulator's exact mode),
 //! such rules get each hit at once and ignore the table.
 //!
-//! The cost of batches of 64 with victims ahead of demand, by `terrace-sim gates`: percent above Belady,
-//! exact mode -> in batches, for 22 cells of six traces, then 36 of eleven others.
+//! The cost of batches of 64 with victims ahead of demand (`terrace-sim gates`). Percent above Belady, exact
+//! mode -> in batches: 22 cells of six traces, then 36 of eleven others.
 //!
 //! ```text
 //!   2q     30.9 -> 32.1   26.2 -> 28.0     s3fifo     27.2 -> 29.8   16.7 -> 17.9

@@ -9,7 +9,7 @@ use crate::{AccessCounts, Slot, Victim};
 /// succeed. The first page that comes back restarts the wait. So a pool full of dirty pages wastes at most
 /// every second look. After writeback the held pages go first. Held pages do not lengthen their old queue,
 /// which would push good pages out of the others. Rejected: a queue's tail (they are offered for ever), or
-/// its head (a page written once stays as long as a page used often).
+/// its head (pages written once stay too long).
 #[derive(Debug)]
 pub struct HeldQueue {
     /// The held pages, the oldest at the tail.
@@ -53,10 +53,10 @@ impl HeldQueue {
 
 /// Bounds the search for an untouched page.
 ///
-/// After a fruitless lap over all pages none is idle: the whole pool is hot, or a hostile client writes the
-/// touch table. The search then evicts pages regardless of touches until it finds an untouched one: FIFO, at
-/// full speed. Rejected: one lap for each possible count (three times the pause under the caller's lock, for
-/// a meaningless order).
+/// After a fruitless lap no page is idle: programs use the whole pool, or a hostile client writes the touch
+/// table. The search then evicts pages regardless of touches until it finds an untouched one: FIFO, at full
+/// speed. Rejected: one lap for each possible count (three times the pause under the caller's lock, for a
+/// meaningless order).
 #[derive(Debug, Default)]
 pub struct Patience {
     looks: usize,

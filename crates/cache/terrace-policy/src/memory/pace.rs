@@ -72,7 +72,7 @@ impl Pace {
     }
 
     /// Whether the cache has taken all of `target`, with tolerance. Frames come in chunks, tables have an
-    /// unusable part, and frames on the way to the compressed tier are missing for a moment.
+    /// unusable part, and frames may be on their way to the compressed tier.
     pub(super) fn is_full(&self, target: u64) -> bool {
         self.taken + self.step() + target / 32 >= target
     }

@@ -1,5 +1,4 @@
-//! Rule 5, second half (slides 42-46): sharing threads without a target by rule 1 gather on the node with
-//! most of them.
+//! Rule 5, second half (slides 42-46): sharing threads without a target gather on the node with most of them.
 //!
 //! Ours: not if that node's load would exceed the threshold, or its processors would be busy. Threads with
 //! writes to one file above the threshold stay apart: other rules would separate them again.

@@ -1,6 +1,6 @@
 //! Thread placement: on which memory node each thread should run, and which frames should lie elsewhere.
 //!
-//! Source: NThread, "NUMA-Aware Thread Migration for High Performance NVMM File Systems" (MSST 2020); slide
+//! Source: NThread, "NUMA-Aware Thread Migration for High Performance NVMM File Systems" (MSST 2020). Slide
 //! numbers of that talk mark each rule's origin, "ours" marks additions. A move of data between nodes of
 //! persistent memory is slow and wears it. So threads move: to the data that they read, and away from a
 //! saturated node.

@@ -14,7 +14,7 @@
 //!
 //! Hits in batches lose their order (see `queue_policy`). As in the paper, a page read ahead or in pieces
 //! counts as used repeatedly. Unlike there, victims are chosen before the incoming page is known. So the tie
-//! `t1 = p` never goes to a page of b2, and the trim of the ghosts assumes the incoming page in neither.
+//! `t1 = p` never goes to a page of b2. The trim of the ghosts assumes the incoming page in neither.
 
 use crate::list::Step;
 use crate::list::ghost::{Ghost, serial_of, shadow_of};

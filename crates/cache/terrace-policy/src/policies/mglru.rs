@@ -1,8 +1,8 @@
 //! The multi-generational LRU: the parts that all its versions share.
 //!
-//! Source: Linux MGLRU (mm/vmscan.c, mm/workingset.c and its documentation), for clean and dirty pages of files;
-//! written from a specification, no kernel code. A version is a set of [`Rules`]: `mglru_fg` here, those of released
-//! kernels in the simulator (`terrace-sim`, `yardsticks`).
+//! Source: Linux MGLRU (mm/vmscan.c, mm/workingset.c and its documentation), for clean and dirty pages of
+//! files. It is written from a specification, without kernel code. A version is a set of [`Rules`]:
+//! `mglru_fg` here, those of released kernels in the simulator (`terrace-sim`, `yardsticks`).
 //!
 //! ```text
 //!   max_seq  ▲ gen 3   youngest                                       a pass looks at the oldest from its tail:

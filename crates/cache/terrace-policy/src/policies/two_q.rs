@@ -1,7 +1,8 @@
 //! `2q`: a FIFO for new pages, a ghost of those evicted from it, and an LRU list for refaulted pages.
 //!
-//! Source: T. Johnson and D. Shasha, "2Q: A Low Overhead High Performance Buffer Management Replacement Algorithm",
-//! VLDB 1994, the full version; shares as there and in libCacheSim: A1in 1/4 of the pool, A1out 1/2.
+//! Source: T. Johnson and D. Shasha, "2Q: A Low Overhead High Performance Buffer Management Replacement
+//! Algorithm", VLDB 1994, the full version. Shares as there and in libCacheSim: A1in 1/4 of the pool, A1out
+//! 1/2.
 //!
 //! ```text
 //!   new ► in (FIFO, 1/4) ► evicted ► remembered in out (ghost FIFO, 1/2) ──┐ faulted again
