@@ -73,8 +73,8 @@ pub struct Header {
     pub tracing: AtomicU32,
     /// Number of touches after which a compressed page is worth a frame.
     pub promote_at: AtomicU32,
-    /// Without a mount, the futex word of the lease holder: its thread's number, with [`NO_LEASES`] once the
-    /// leases may be gone. 0: a mount serves. On the cache line of the epoch, which each hit reads.
+    /// Futex word of the lease holder, without a mount: its thread's number, with [`NO_LEASES`] once leases
+    /// may be gone. 0: a mount serves. On the cache line of the epoch, which each hit reads.
     pub leases: AtomicU32,
     _pad1: [u32; 11],
     /// Event clock: moves with every change of an entry.

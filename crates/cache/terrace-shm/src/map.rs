@@ -279,8 +279,8 @@ impl Segment {
                 Err(astray) => why = astray,
             }
         }
-        // The tree changes faster than the walk. "Not cached" is harmless: the reader uses the daemon, or
-        // reads the source and checks the clocks.
+        // The tree changes faster than the walk. "Not cached" is harmless: the reader uses the daemon, or the
+        // source and the clocks.
         if let WalkError::Unmapped = why { Err(Unmapped) } else { Ok(None) }
     }
     /// [`Segment::find_leaf`] in one walk. Without the lock, a node may be reused at another height

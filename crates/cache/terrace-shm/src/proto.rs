@@ -13,7 +13,7 @@
 //!
 //! Every request except RING and HINT has one [`Reply`]: a client must not map before the slow flag is set.
 //! MAPPED and FLUSH need no HELLO, and have connections of their own. The descriptor with SOURCE and MAPPED
-//! proves that the client may read the file: the daemon checks its device, inode and access mode. Credentials
+//! proves that the client may read the file. The daemon checks its device, inode and access mode. Credentials
 //! come from the kernel (SCM_CREDENTIALS), never from the message.
 
 /// Registers this process; before SOURCE and RING.
