@@ -53,7 +53,6 @@ pub(crate) fn caller() -> u32 {
     CALLER.get()
 }
 
-/// Accesses noted since the last drain.
 #[derive(Debug, Default)]
 pub(crate) struct AccessLog {
     noted: Mutex<Vec<Noted>>,

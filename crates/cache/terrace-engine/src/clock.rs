@@ -41,9 +41,9 @@ impl Clock for SystemClock {
 
 /// The kernel's clocks. The wall time is the stamp that the kernel gives to a file now.
 ///
-/// Since Linux 6.13 (multigrain timestamps) file stamps run ahead of CLOCK_REALTIME_COARSE. After a query of
-/// a file's times its next change gets a fine stamp, and no later stamp of any file is older. Files in memory
-/// get such stamps, too. Older kernels stamp files by CLOCK_REALTIME_COARSE, which costs no system call.
+/// Since Linux 6.13 (multigrain timestamps) file stamps run ahead of CLOCK_REALTIME_COARSE. A query of a
+/// file's times gives its next change a fine stamp. No later stamp of any file, memory files included, is
+/// older. Older kernels stamp files by CLOCK_REALTIME_COARSE, which costs no system call.
 #[derive(Debug)]
 pub struct StampClock(Option<OwnedFd>);
 
@@ -61,7 +61,6 @@ fn is_ahead(stamp: impl Fn() -> Option<i64>) -> bool {
     (0..TRIES).any(|_| stamp().is_some_and(|stamp| stamp > SystemClock.wall_ns()))
 }
 
-/// Stamp of a file changed now.
 fn stamp(file: &OwnedFd) -> Option<i64> {
     let time = |tv_nsec| Timespec { tv_sec: 0, tv_nsec };
     let now = Timestamps { last_access: time(UTIME_OMIT), last_modification: time(UTIME_NOW) };
@@ -88,7 +87,6 @@ pub(crate) struct ManualClock(AtomicU64);
 
 #[cfg(test)]
 impl ManualClock {
-    /// Moves the clock forward.
     pub(crate) fn advance(&self, by: Duration) {
         self.0.fetch_add(by.as_nanos() as u64, Ordering::SeqCst);
     }

@@ -22,8 +22,7 @@ pub enum IoKind {
 pub enum SourceShare {
     /// Nothing.
     Off,
-    /// As many pages as the source writes in the time that the target needs for the others, by measured
-    /// speeds.
+    /// A share by measured speeds: the source and the target finish at the same time.
     Measured,
     /// For tests: half of the pages that the source may take, at any speed.
     Half,
@@ -39,13 +38,12 @@ pub struct EngineConfig {
     pub memory_bytes: u64,
     /// No user has set `memory_bytes`: a sizer lowers the ceiling to the useful size.
     pub memory_is_auto: bool,
-    /// Largest memory that a resize can reach: the segment has room for as many frames. None: all memory of
-    /// the machine.
+    /// Largest memory of a resize: the segment has as many frames. None: all memory of the machine.
     pub memory_max_bytes: Option<u64>,
     /// Name of the eviction policy.
     pub policy: String,
-    /// No eviction while the oldest generation of pages is younger than this: misses bypass the cache,
-    /// writers wait. Zero: no limit.
+    /// Minimum age of the oldest generation for evictions. Before it, misses bypass the cache and writers
+    /// wait. Zero: no limit.
     pub min_ttl: Duration,
     /// Back frames with huge pages where the machine supports them.
     pub huge_pages: bool,
@@ -63,11 +61,10 @@ pub struct EngineConfig {
     pub readahead_max_bytes: usize,
     /// An fsync returns when a target has the data durably; otherwise when the source has.
     pub durable_in_tier: bool,
-    /// Unwritten pages from which on an fsync of a grown file uses a tier beside the source's own commit. Fewer
-    /// pages are written to the source along with the commit.
+    /// An fsync of a grown file uses a tier from this number of unwritten pages on. Fewer pages go to the
+    /// source with its commit.
     pub tier_fsync_min: u64,
-    /// New dirty pages of a file with undestaged pages that start a write to the target ahead of the next
-    /// fsync.
+    /// Number of new dirty pages that starts a write to the target ahead of the next fsync.
     pub tier_ahead_min: usize,
     /// Share of these pages that the source takes instead.
     pub source_share: SourceShare,
@@ -102,7 +99,7 @@ pub struct NumaConfig {
     pub saved: Option<PathBuf>,
     /// Read bandwidth of a node's memory, bytes per second. An order of magnitude is enough.
     pub read_capacity: f64,
-    /// Write bandwidth, likewise.
+    /// Write bandwidth of a node's memory, bytes per second.
     pub write_capacity: f64,
 }
 
@@ -195,7 +192,6 @@ impl Default for CompressedConfig {
 }
 
 impl EngineConfig {
-    /// Bytes of all targets in the configuration.
     pub(crate) fn devices_bytes(&self) -> u64 {
         self.devices.iter().map(|device| device.bytes).sum()
     }
@@ -267,12 +263,10 @@ pub struct DeviceConfig {
     pub write_budget: Option<u64>,
     /// Endurance warranted by the vendor, bytes (TBW); None: not known.
     pub rated_writes: Option<u64>,
-    /// Latency of a 4 KiB read by the device profile, or of a request to another medium, ns; None: not
-    /// measured.
+    /// Latency of a 4 KiB read, or of a request to another medium, ns; None: not measured.
     pub read_ns: Option<u64>,
-    /// Time per page of large writes, likewise.
+    /// Time per page of large writes, ns; None: not measured.
     pub write_ns: Option<u64>,
-    /// For tests in which source and device may be equally fast: each hit counts as a saved read of a slow
-    /// source.
+    /// For tests on a device as fast as the source: each hit counts as a saved read of a slow source.
     pub always_faster: bool,
 }

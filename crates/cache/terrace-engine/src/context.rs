@@ -1,8 +1,7 @@
-//! The context shared by all paths through the cache: configuration, clock, I/O, locked state, wake-ups,
-//! counters.
+//! The context shared by all paths: configuration, clock, I/O, locked state, wake-ups, counters.
 //!
-//! It does not depend on the services above it. They register closures: for their memory
-//! ([`Context::count_memory`]) and for the cost of client reads ([`Context::set_read_totals`]).
+//! The services above register closures for their memory ([`Context::count_memory`]) and for the cost of
+//! client reads ([`Context::set_read_totals`]).
 
 pub(crate) mod commit_speeds;
 pub(crate) mod prefetch_queue;
@@ -49,9 +48,9 @@ pub(crate) struct Counters {
     pub(crate) fills_refused: AtomicU64,
     pub(crate) fills_read: AtomicU64,
     pub(crate) throttled: AtomicU64,
-    /// Reads of compressed pages through the mount. Rings count those of clients.
+    /// Reads of compressed pages through the mount; rings count the clients' reads.
     pub(crate) compressed_hits: AtomicU64,
-    /// Pages read from each target through the mount, likewise.
+    /// Pages read from each target through the mount; rings count the clients' reads.
     pub(crate) device_hits: [AtomicU64; TARGETS_MAX],
     /// Pages fetched, and clean pages dropped, by the prefetch workers.
     pub(crate) prefetched: AtomicU64,
@@ -69,37 +68,32 @@ impl std::fmt::Debug for MemoryUser {
 
 type ReadTotalsOf = Box<dyn Fn() -> ReadTotals + Send + Sync>;
 
-/// Calls into the burst buffer, which lies above the paths that make them.
+/// Calls of the paths into the burst buffer, a layer above them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BurstHook {
-    /// A file was written.
     pub(crate) note_write: fn(&Context, &Object),
-    /// The source takes the pages that a target has of a file. The caller holds the writeback lock.
+    /// Destages a file. The caller holds the writeback lock.
     pub destage_locked: fn(&Context, &Object) -> io::Result<()>,
     /// A file is gone.
     pub note_deleted: fn(&Context, &Object),
 }
 
-/// Everything that paths and services share.
 pub(crate) struct Context {
     pub(crate) config: EngineConfig,
     /// The limit on all memory, bytes.
     pub(crate) memory: AtomicU64,
-    /// Memory that the machine can give at the moment, bytes; `u64::MAX`: no bound below the limit.
+    /// Memory that the machine can give now, bytes; `u64::MAX`: no bound below the limit.
     pub(crate) ceiling: AtomicU64,
-    /// Programs wait for memory: the pool gives frames back whatever they hold.
+    /// Programs wait for memory: the pool frees clean frames, used ones too.
     pub fast_shrink: AtomicBool,
-    /// Chunks that the pool may hold.
     pub(crate) chunks: AtomicU64,
-    /// Largest memory of all registered users, bytes: with more, the pool would fall below its minimum.
+    /// Maximum memory of all registered users, bytes, which leaves the pool its minimum.
     pub(crate) users_max: AtomicU64,
     pub(crate) handles: Arc<SegmentHandles>,
-    /// The memory nodes on which frames are placed.
     pub(crate) nodes: Arc<Nodes>,
     pub(crate) state: Mutex<State>,
     /// Pages that are dirty, under writeback or unstable.
     pub(crate) unwritten: Arc<AtomicU64>,
-    /// Signalled at the end of a fault.
     pub(crate) fault_done: Condvar,
     /// Signalled when there are fewer dirty pages, or writeback has failed.
     pub(crate) dirty_done: Condvar,
@@ -107,17 +101,12 @@ pub(crate) struct Context {
     pub(crate) writeback_wakeup: Wakeup,
     /// Time at which a target last answered an fsync (ns, engine clock); 0: never.
     pub last_target_fsync_ns: AtomicU64,
-    /// Write speeds of source and targets, for bursts.
     pub(crate) speeds: Speeds,
     pub(crate) burst: BurstHook,
     pub(crate) io: Arc<dyn Io>,
-    /// Targets of the device tiers.
     pub(crate) devices: Devices,
-    /// Queue of the prefetch workers.
     pub(crate) jobs: Jobs,
-    /// Readahead marks of sequential readers.
     pub(crate) marks: Marks,
-    /// The schedule being followed, if there is one.
     pub(crate) followed: Followed,
     pub(crate) clock: Arc<dyn Clock>,
     /// Time of the start (engine clock), ns.
@@ -142,7 +131,6 @@ impl std::fmt::Debug for Context {
 }
 
 impl Context {
-    /// Whether a target may have pages that the source lacks.
     pub(crate) fn may_have_undestaged(&self) -> bool {
         self.config.durable_in_tier || self.devices.may_have_undestaged()
     }
@@ -194,7 +182,6 @@ impl Context {
     pub(crate) fn uptime_ms(&self) -> u64 {
         self.clock.now_ns().saturating_sub(self.started_ns) / 1_000_000
     }
-    /// True once a stop was requested.
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
@@ -222,7 +209,6 @@ impl Context {
     pub(crate) fn set_read_totals(&self, totals: impl Fn() -> ReadTotals + Send + Sync + 'static) {
         let _ = self.read_totals.set(Box::new(totals));
     }
-    /// Sums of the read counters of clients.
     pub(crate) fn read_totals(&self) -> ReadTotals {
         self.read_totals.get().map_or_else(ReadTotals::default, |totals| totals())
     }
@@ -236,22 +222,18 @@ impl Context {
         let ours = |number: usize| self.counters.device_hits[number].load(Ordering::Relaxed);
         std::array::from_fn(|number| ours(number).wrapping_add(clients.device_hits[number]))
     }
-    /// Counts a page that a program got from this slot.
     pub(crate) fn count_device_hit(&self, slot: DeviceSlot) {
         if let Some(number) = self.devices.number_of(slot) {
             self.counters.device_hits[number].fetch_add(1, Ordering::Relaxed);
         }
     }
-    /// Whether there is a tier on a device.
     pub(crate) fn has_devices(&self) -> bool {
         !self.devices.is_empty()
     }
-    /// Wakes the threads of all targets.
     pub(crate) fn wake_devices(&self) {
         self.devices.all().iter().for_each(|device| device.wakeup.signal());
     }
 
-    /// Frames that the pool may hold at the moment.
     pub(crate) fn pool_frames(&self) -> u32 {
         (self.chunks.load(Ordering::Relaxed) as u32) * CHUNK_FRAMES as u32
     }
@@ -259,21 +241,18 @@ impl Context {
     pub(crate) fn free_low(&self) -> u32 {
         (self.pool_frames() / 512).clamp(32, 4096)
     }
-    /// Wakes reclaim if free frames are few.
     pub(crate) fn wake_reclaim_if_low(&self, state: &State) {
         if state.frames.free_count() < self.free_low() {
             self.reclaim_wakeup.signal();
         }
     }
 
-    /// The object `id`, if published.
     pub(crate) fn lookup_object(&self, id: ObjectId) -> Option<ObjectRef> {
         self.state.lock().objects.get(&id).cloned()
     }
     pub(crate) fn objects(&self) -> Vec<ObjectRef> {
         self.state.lock().objects.values().cloned().collect()
     }
-    /// Objects with unwritten or unstable pages.
     pub(crate) fn unwritten_objects(&self) -> Vec<ObjectRef> {
         self.state.lock().unwritten_objects()
     }

@@ -1,4 +1,4 @@
-//! The engine: one instance of the cache, assembled from its parts. No part depends on it.
+//! The engine: assembles one instance of the cache from its parts. No part depends on it.
 
 use crate::burst::fsync;
 use crate::burst::replay::{self, Decision, FileLookup, Replayed, UndestagedPages};
@@ -67,14 +67,13 @@ pub struct Engine {
     pub(crate) recording: Arc<Recording>,
     numa: Arc<Service>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Threads of targets, by number.
     target_threads: Mutex<HashMap<usize, JoinHandle<()>>>,
 }
 
 /// Start and stop of an instance.
 impl Engine {
-    /// Starts an engine over the memory files of `handles`, new ones or those of a dead engine. In the latter
-    /// case call [`Engine::reattach_object`] for each object and [`Engine::recover_pages`] before
+    /// Starts an engine over the memory files of `handles`, new ones or those of a dead engine. After a dead
+    /// one, call [`Engine::reattach_object`] for each object and [`Engine::recover_pages`] before
     /// [`Engine::serve`].
     ///
     /// # Errors
@@ -125,7 +124,6 @@ impl Engine {
         Ok(Arc::new(Engine::over(cx)))
     }
 
-    /// Builds the services over a context. Each registers its memory and the numbers that others need.
     fn over(cx: Arc<Context>) -> Engine {
         let rings = Arc::new(Rings::default());
         let clients = Arc::new(Clients::new(cx.config.clients_max, cx.config.ring_slots, rings.clone()));
@@ -231,8 +229,7 @@ impl Engine {
         flushed
     }
 
-    /// Ends the background threads without writeback: dirty pages stay in the segment, for the next engine
-    /// over it.
+    /// Ends the background threads without writeback: dirty pages stay in the segment.
     pub fn halt(&self) {
         self.cx.stopping.store(true, Ordering::Release);
         self.cx.reclaim_wakeup.signal();
@@ -261,14 +258,13 @@ impl Engine {
     pub fn handles(&self) -> &Arc<SegmentHandles> {
         &self.cx.handles
     }
-    /// Counts further memory (tables of inodes, bytes) against the limit. `bytes` is called often, and under
-    /// the state lock.
+    /// Counts further memory (bytes) against the limit. `bytes` runs often, and under the state lock.
     pub fn count_also(&self, bytes: impl Fn() -> u64 + Send + Sync + 'static) {
         self.cx.count_memory(bytes);
     }
-    /// Makes room for further memory, after its users have counted it ([`Engine::count_also`]): the pool
-    /// gives back frames at once. False: too little would be left for pages, or `spare` more bytes would not
-    /// fit. The memory must be freed then.
+    /// Makes room for memory that its users have counted ([`Engine::count_also`]): the pool gives back frames
+    /// at once. False: too little is left for pages, or for `spare` more bytes. The caller then frees the
+    /// memory.
     pub fn make_room(&self, spare: u64) -> bool {
         resize::make_room(&self.cx, spare)
     }
@@ -288,8 +284,7 @@ impl Engine {
         let _ = self.cx.source_root.set(SourceRoot::open(root)?);
         Ok(())
     }
-    /// Sets the callback that starts serving files at a client's request, where there is no mount. It must
-    /// not keep the engine alive for ever.
+    /// Sets the callback that serves files without a mount. It must not keep the engine alive.
     pub fn set_server(&self, server: Arc<dyn Serve>) {
         let _ = self.cx.server.set(server);
     }
@@ -316,9 +311,8 @@ impl Engine {
     ) -> io::Result<()> {
         self.start_target(live::add(&self.cx, config, table, levels)?)
     }
-    /// Empties and removes a target. Its valuable pages move to other targets of the tiers `levels`, and
-    /// readers are served meanwhile. Afterwards its file may be closed. Returns the target's final
-    /// counters.
+    /// Empties and removes a target. Its valuable pages move to other targets of the tiers `levels`, while
+    /// reads go on. The caller may then close its file. Returns the target's final counters.
     ///
     /// # Errors
     /// There is no such target; the engine stops.
@@ -355,7 +349,7 @@ impl Engine {
     pub fn slow_object(&self, id: ObjectId, path_fd: impl Into<PathFd>, size: u64) -> io::Result<ObjectRef> {
         objects::object(&self.cx, id, path_fd.into(), size, FLAG_SLOW)
     }
-    /// Notes an open of the file: a file that had just changed may have a lasting identity by now.
+    /// Notes an open of the file: a recent change may have settled, so that the file gets a lasting identity.
     pub fn note_open(&self, o: &ObjectRef) {
         park::retry_identity(&self.cx, o);
     }
@@ -367,8 +361,8 @@ impl Engine {
     pub fn remembers(&self, o: &ObjectRef) -> bool {
         !self.cx.state.lock().pages.index.is_empty(o.slot_index())
     }
-    /// Drops an object after writeback of its dirty pages: the kernel has forgotten its inode. If the
-    /// writeback fails the object stays, and is retried.
+    /// Drops an object after writeback of its dirty pages: the kernel has forgotten its inode. After a failed
+    /// writeback the object stays, for another attempt.
     ///
     /// # Errors
     /// The failed writeback.
@@ -396,8 +390,7 @@ impl Engine {
     pub fn undestaged(&self) -> io::Result<Vec<UndestagedPages>> {
         replay::undestaged(&self.cx)
     }
-    /// Writes a file's undestaged pages to the source if the file is as the run left it, or acts by
-    /// `decision`.
+    /// Writes a file's undestaged pages to the source if the run left it so, or acts by `decision`.
     ///
     /// # Errors
     /// The source's: the pages are kept.
@@ -419,8 +412,8 @@ impl Engine {
     /// grows at once. Waits while too many pages are dirty.
     ///
     /// # Errors
-    /// EFBIG, ENOSPC and the like when the source cannot grow; the errno of a writeback that keeps failing
-    /// when there is no room for more dirty pages.
+    /// EFBIG, ENOSPC and the like if the source cannot grow; a failing writeback's errno if dirty pages have
+    /// no more room.
     pub fn write(&self, o: &ObjectRef, offset: u64, data: &[u8]) -> io::Result<usize> {
         write::write(&self.cx, o, offset, data)
     }
@@ -431,8 +424,8 @@ impl Engine {
     pub fn truncate(&self, o: &ObjectRef, size: u64) -> io::Result<()> {
         write::truncate(&self.cx, o, size)
     }
-    /// Runs `f` on the source without interference of the cache: dirty pages of `range` are written back
-    /// first, cached pages of `range` are dropped after, and the size is read again.
+    /// Runs `f` on the source without interference of the cache. Writes back dirty pages of `range` before,
+    /// drops its cached pages after, and reads the size again.
     ///
     /// # Errors
     /// A failed writeback, or the error of `f`.
@@ -452,31 +445,31 @@ impl Engine {
     pub fn reload(&self, o: &ObjectRef) -> io::Result<()> {
         write::reload(&self.cx, o)
     }
-    /// Makes written data visible to readers of the source (at close, SEEK_HOLE, ...). Small amounts go
-    /// through the kernel's page cache, which is quick; fsync makes data durable.
+    /// Makes written data visible to readers of the source (at close, SEEK_HOLE, ...), mostly through the
+    /// kernel's page cache. fsync makes data durable.
     ///
     /// # Errors
     /// The first failure; the pages stay dirty.
     pub fn flush(&self, o: &ObjectRef, range: Range<u64>) -> io::Result<()> {
         sync::flush(&self.cx, o, range)
     }
-    /// Makes all data written so far durable in the source, and reports writebacks that failed since `seen`.
+    /// Makes all data written so far durable, and reports writebacks that failed since `seen`.
     ///
     /// # Errors
     /// A failure that this handle has not reported yet.
     pub fn fsync(&self, o: &ObjectRef, data_only: bool, seen: &ErrorCursor) -> io::Result<()> {
         fsync::fsync(&self.cx, o, data_only, seen)
     }
-    /// Announces a change of the file's metadata in the source by this program: after a power cut, its pages
-    /// on a tier are not taken for another file's.
+    /// Announces terrace's change of the file's metadata in the source. A start after a power cut then takes
+    /// it for no conflict.
     pub fn change_metadata(&self, o: &ObjectRef) {
         fsync::change_metadata(&self.cx, o);
     }
-    /// Writes everything back; with `sync`, also makes it stable, with all names of the source.
+    /// Writes all dirty pages back; with `sync`, makes all data and names of the source stable.
     ///
     /// # Errors
-    /// The first failure, after everything was tried. Failures of a file without a name do not count: no path
-    /// leads to it in the source, and programs with a descriptor of it still have its pages.
+    /// The first failure, after all attempts. Files without a name do not count: only programs with a
+    /// descriptor can read them, from the cache.
     pub fn flush_all(&self, sync: bool) -> io::Result<()> {
         fsync::flush_all(&self.cx, sync)
     }
@@ -484,8 +477,7 @@ impl Engine {
     pub fn is_client(&self, tid: u32) -> bool {
         self.clients.is_client(tid)
     }
-    /// True for the daemon's own thread that serves clients. Its close of a descriptor that a client passed
-    /// is no close by a program.
+    /// True for the thread that serves clients: its close of a client's descriptor is none by a program.
     pub fn is_server_thread(&self, tid: u32) -> bool {
         self.clients.is_server_thread(tid)
     }

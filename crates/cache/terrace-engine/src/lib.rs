@@ -1,6 +1,6 @@
 //! The terrace cache engine: the part between programs and the files of the source directory.
 //!
-//! From the top down; no folder imports one above it.
+//! From the top down: a folder imports only folders below it.
 //!
 //! | folder | job |
 //! |---|---|

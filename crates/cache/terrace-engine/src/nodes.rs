@@ -1,6 +1,5 @@
-//! NUMA placement of frames: a frame is taken on the node of the thread that requested the page, and the
-//! memory of a chunk of frames is bound to its node (mbind). Inactive without `--numa auto`, and on a single
-//! node.
+//! NUMA placement of frames: a page gets a frame on the node of its reader. The memory of a chunk of frames
+//! is bound to a node (mbind). Inactive without `--numa auto`, and on a single node.
 
 use crate::segment::SegmentHandles;
 use std::collections::HashMap;
@@ -9,8 +8,8 @@ use terrace_shm::layout::HUGE;
 use terrace_sync::Mutex;
 use terrace_system::proc;
 
-/// The kernel's `MPOL_PREFERRED`, which falls back to other nodes if one is full. Its flags move existing
-/// pages: those mapped by this process alone, or by any process.
+/// The kernel's `MPOL_PREFERRED`, which falls back to other nodes if one is full. The flags move existing
+/// pages: this process's own, or those of any process.
 const MPOL_PREFERRED: usize = 1;
 const MPOL_MF_MOVE: usize = 2;
 const MPOL_MF_MOVE_ALL: usize = 4;
@@ -29,7 +28,6 @@ pub(crate) struct Nodes {
 }
 
 impl Nodes {
-    /// Nodes with the given numbers and processors.
     pub(crate) fn new<'a>(nodes: impl Iterator<Item = (u32, &'a [usize])>) -> Nodes {
         let mut found = Nodes::default();
         for (place, (number, cpus)) in nodes.enumerate() {
@@ -47,13 +45,11 @@ impl Nodes {
         self.numbers.len().max(1)
     }
 
-    /// The node of a processor.
     pub(crate) fn of_cpu(&self, cpu: usize) -> Option<usize> {
         self.of_cpu.get(cpu).copied().flatten()
     }
 
-    /// Node of a thread, from its first lookup in this period. A lookup in the kernel takes 3 us, a miss some
-    /// 50.
+    /// Node of a thread, from its first lookup in this period: a lookup in the kernel takes 3 us.
     pub(crate) fn of_thread(&self, tid: u32) -> Option<usize> {
         if self.count() < 2 || tid == 0 {
             return None;
@@ -61,13 +57,11 @@ impl Nodes {
         *self.threads.lock().entry(tid).or_insert_with(|| self.of_cpu(proc::stat(tid)?.cpu))
     }
 
-    /// Begins the next period.
     pub(crate) fn forget_threads(&self) {
         self.threads.lock().clear();
     }
 
-    /// Binds the memory of a chunk of frames, not populated yet, to a node. On failure the kernel chooses the
-    /// place.
+    /// Binds the memory of an unpopulated chunk of frames to a node. On failure the kernel chooses.
     pub(crate) fn place(&self, handles: &SegmentHandles, first: u32, node: usize) {
         if let Err(err) = self.bind(handles, first, node, false) {
             tracing::debug!("memory of frames {first}.. not bound to a node: {err}");
@@ -87,8 +81,7 @@ impl Nodes {
         let mut mask = [0u64; MASK_BITS / 64];
         mask[number / 64 % mask.len()] |= 1 << (number % 64);
         let start = handles.segment.frame(first);
-        // SAFETY: the range is a chunk of the segment's mapping; the call changes where memory lies and no
-        // content.
+        // SAFETY: the range is a chunk of the segment's mapping; the call changes no content.
         let bind = |flags: usize| match unsafe {
             libc::syscall(libc::SYS_mbind, start, HUGE, MPOL_PREFERRED, mask.as_ptr(), MASK_BITS, flags)
         } {

@@ -7,7 +7,6 @@ use terrace_shm::device_table::TARGETS_MAX;
 use terrace_shm::ring::Ring;
 use terrace_sync::{Mutex, RwLock};
 
-/// Sums of the read counters of clients.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct ReadTotals {
     /// Pages found in the cache.
@@ -86,11 +85,9 @@ impl Totals {
     }
 }
 
-/// The rings of all clients.
 #[derive(Debug, Default)]
 pub(crate) struct Rings {
     live: RwLock<Vec<Arc<Ring>>>,
-    /// Counters of ended clients.
     gone: Mutex<Totals>,
     /// Rings of ended clients with unread records in their lanes. None: no recording reads them.
     leaving: Mutex<Option<Vec<Arc<Ring>>>>,
@@ -106,7 +103,7 @@ impl Rings {
     pub(crate) fn add(&self, ring: Arc<Ring>) {
         self.live.write().push(ring);
     }
-    /// Removes the ring of an ended client. During a recording its lanes are kept.
+    /// Removes an ended client's ring, but keeps its lanes during a recording.
     pub(crate) fn remove(&self, ring: &Arc<Ring>) {
         let mut live = self.live.write();
         live.retain(|r| !Arc::ptr_eq(r, ring));
@@ -116,7 +113,7 @@ impl Rings {
             leaving.push(ring.clone());
         }
     }
-    /// Starts a recording: rings of clients that end are kept for [`Rings::take_leaving`].
+    /// Starts a recording, which keeps ended clients' rings for [`Rings::take_leaving`].
     pub(crate) fn keep_leaving(&self) {
         *self.leaving.lock() = Some(Vec::new());
     }
@@ -131,7 +128,6 @@ impl Rings {
     pub(crate) fn totals(&self) -> Totals {
         self.live.read().iter().map(|ring| Totals::of(ring)).fold(*self.gone.lock(), Totals::plus)
     }
-    /// Sums of the read counters.
     pub(crate) fn read_totals(&self) -> ReadTotals {
         let t = self.totals();
         ReadTotals {

@@ -13,18 +13,16 @@ use terrace_shm::map::{memfd, read_only_twin};
 use terrace_shm::{DeviceTable, Geometry, Mapping, PAGE_SIZE, Segment, TouchTable};
 use terrace_sync::Mutex;
 
-/// Space for durable tables of the engine's user (sparse), bytes.
+/// Space for durable tables beside the engine's (sparse), bytes.
 const USER_BYTES: usize = 512 << 20;
 
 const _: () = assert!(FRAMES_MAX as usize <= terrace_policy::SLOTS_MAX);
 
-/// Memory files and their mappings. Created before the first terraced is cloned, so that all inherit the
-/// mappings.
+/// Memory files and their mappings. The supervisor creates them: each terraced inherits the mappings.
 #[derive(Debug)]
 pub struct SegmentHandles {
     /// The segment, writable.
     pub segment: Arc<Segment>,
-    /// Its memory file.
     pub(crate) segment_fd: OwnedFd,
     /// The memory file opened read-only, for clients.
     pub(crate) segment_ro: OwnedFd,
@@ -77,14 +75,13 @@ impl TargetTable {
         if taken_over.table.regions() == config.regions {
             return Ok(taken_over);
         }
-        // The target was resized, and the engine died before it announced that. The supervisor may know the
-        // old table's descriptors by number: these stay open.
+        // The engine died before it announced the target's new size. The supervisor may use the old table's
+        // descriptors by number, so they stay open.
         let new = taken_over.resized(config);
         std::mem::forget(taken_over);
         new
     }
-    /// Frees the table's memory. Clients may have it mapped, and find zeros: no entry names one of its slots
-    /// any more.
+    /// Frees the table's memory. Clients that map it find zeros; no entry names one of its slots any more.
     pub fn release(&self) {
         use rustix::fs::{FallocateFlags, fallocate, fstat};
         let checks = PAGE_SIZE as u64;
@@ -109,7 +106,7 @@ pub(crate) mod flag {
     pub(crate) const UNSTABLE: u8 = 4;
     /// Any of these: the source may still need the frame, so it stays.
     pub(crate) const UNSYNCED: u8 = DIRTY | WRITEBACK | UNSTABLE;
-    /// The page was refaulted, or read again after its fault: it is worth compressing.
+    /// The page was refaulted, or read again after its fault: compression pays.
     pub(crate) const REUSED: u8 = 8;
     /// The page is being compressed: no candidate for eviction meanwhile.
     pub(crate) const LEAVING: u8 = 16;
@@ -162,14 +159,13 @@ impl SegmentHandles {
     pub fn set_tables(&self, tables: Vec<Arc<TargetTable>>) -> Vec<Arc<TargetTable>> {
         std::mem::replace(&mut *self.tables.lock(), tables)
     }
-    /// Flags of a frame, see [`flag`].
     pub(crate) fn frame_flags(&self, frame: u32) -> &AtomicU8 {
         assert!(frame < self.segment.geometry().frames_max);
         // SAFETY: in bounds of the first part of the region; accessed as atomics only.
         unsafe { AtomicU8::from_ptr(self.durable.as_ptr().add(frame as usize)) }
     }
-    /// The user's part of the durable region, for tables that survive terraced like the frames' flags: start
-    /// and bytes. Zero when new.
+    /// The rest of the durable region: start and bytes. Tables there survive terraced, as the frames' flags
+    /// do. Zero when new.
     pub fn user_region(&self) -> (NonNull<u8>, usize) {
         let at = self.segment.geometry().frame_table_bytes();
         // SAFETY: within the mapping.
@@ -181,8 +177,7 @@ impl SegmentHandles {
 /// The geometry for as much memory as this process's limits allow, up to `max`, and at least for `min`.
 fn below_limits(max: u64, min: u64, of: impl Fn(u64) -> Geometry) -> Geometry {
     let limit = |resource| getrlimit(resource).current.unwrap_or(u64::MAX);
-    // Half of the address space and of the private memory is left to other uses. The metadata of a frame
-    // takes less than this.
+    // Half of address space and private memory is for other uses. A frame has less metadata than this.
     const METADATA_BYTES: u64 = 128;
     let segment_max = limit(Resource::Fsize).min(limit(Resource::As) / 2);
     let frames_max = limit(Resource::Data) / 2 / METADATA_BYTES;
@@ -198,7 +193,7 @@ fn below_limits(max: u64, min: u64, of: impl Fn(u64) -> Geometry) -> Geometry {
     }
 }
 
-/// Memory of the machine, bytes.
+/// Bytes.
 fn machine_memory() -> u64 {
     let info = rustix::system::sysinfo();
     info.totalram as u64 * u64::from(info.mem_unit.max(1))

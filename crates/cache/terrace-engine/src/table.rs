@@ -1,15 +1,13 @@
-//! Fast hash tables, and a way to free their memory after a burst of objects.
+//! Fast hash tables, and the release of their memory after a burst of objects.
 //!
-//! A hash table keeps the capacity for the largest number of objects ever. The tables count against the
-//! user's memory by their present content.
+//! A hash table keeps the capacity for its maximum content, but counts against the user's memory by its
+//! present content.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hash};
 
-/// A table for look-ups of pages at a miss or an eviction: the standard hasher would take longer than all the
-/// rest.
+/// A table for pages at a miss or an eviction: the standard hasher takes longer than all other steps.
 pub(crate) type Map<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
-/// A set with the same hasher.
 pub(crate) type Set<K> = HashSet<K, foldhash::fast::RandomState>;
 
 /// Smallest capacity of tables that are shrunk.

@@ -1,7 +1,7 @@
 //! Frees memory before a daemon's start, when its predecessor was killed for lack of memory.
 //!
-//! The frames of a dead daemon stay allocated, also free ones, because only a daemon knows which frames are
-//! free. The next one needs memory of its own to find out, and is killed for it. So this code uses the index
+//! A dead daemon's frames stay allocated, free ones included: only a daemon knows the free frames. The next
+//! daemon needs memory to find them, and the kernel would kill it for that. So this code uses the index
 //! alone, and allocates one bit for each frame.
 
 use crate::segment::SegmentHandles;
@@ -56,8 +56,8 @@ impl SegmentHandles {
     /// Reduces frames to about `keep_bytes`: drops clean pages in the frames beyond, and frees the memory of
     /// unused frames. Dirty pages stay in their frames. Returns the bytes freed.
     ///
-    /// For a daemon that takes over, before its engine starts and after the dead one's writes have ended:
-    /// until then no other process changes the index. Clients notice the change like any eviction.
+    /// Called before the engine starts, after the dead daemon's writes have ended: no other process changes
+    /// the index. Clients notice the change like any eviction.
     pub fn yield_memory(&self, keep_bytes: u64) -> u64 {
         let before = self.resident_bytes();
         let frames_max = self.segment.geometry().frames_max;
@@ -65,7 +65,7 @@ impl SegmentHandles {
         let index = Index::new(self.segment.clone());
         let mut kept = self.frames_to_keep(&index, populated);
         let top = u32::try_from(keep_bytes / PAGE_SIZE as u64).unwrap_or(u32::MAX).min(populated);
-        // Frames that must stay beyond `top` reduce the number below it.
+        // Frames beyond `top` that must stay reduce the number below it.
         let beyond = (top..populated).filter(|&frame| kept.has(frame)).count() as u32;
         self.withdraw_clean(&index, top.saturating_sub(beyond), &mut kept);
         let end = kept.end.next_multiple_of(CHUNK_FRAMES as u32).min(frames_max);
@@ -103,8 +103,7 @@ impl SegmentHandles {
         kept
     }
 
-    /// Makes clean pages in frames from `top` on absent. Busy pages stay, too: the recovery decides about
-    /// them.
+    /// Makes clean pages in frames from `top` on absent. The recovery decides about Busy pages.
     fn withdraw_clean(&self, index: &Index, top: u32, kept: &mut KeptFrames) {
         self.for_framed(index, kept.words.len() as u32 * 64, |place, entry, frame| {
             if frame < top || entry.state() != State::Present {
@@ -139,8 +138,7 @@ mod tests {
         Engine::start(config.clone(), handles.clone(), Arc::new(SystemClock), Arc::new(NullIo)).unwrap()
     }
 
-    /// A daemon dies with a full pool and 4 MiB of dirty pages. Before the next one starts, most memory is
-    /// freed.
+    /// A daemon dies with a full pool and 4 MiB of dirty pages. Most memory is freed before the next start.
     #[test]
     fn yield_before_recovery_keeps_dirty_pages_and_frees_the_rest() {
         let config = EngineConfig {

@@ -1,5 +1,5 @@
-//! A hostile client writes random data to everything that it can write (touch table, ring, socket), as a user
-//! with read access to the files. The daemon must neither crash nor serve a byte that is not the file's.
+//! A hostile client writes random data to its touch table, ring and socket, with read access to the files.
+//! The daemon must not crash, or serve a wrong byte.
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::io::{IoSlice, IoSliceMut};
@@ -341,8 +341,8 @@ fn fallen() {
     holds_within(Duration::from_secs(10), || filler.ring.fill(0).state.load(Ordering::Acquire) == 0);
 }
 
-/// Content is taken from a process only while it may write the file: not after it has dropped its privileges,
-/// not after a change of the file's mode, not for another file under the same number.
+/// The daemon takes content only from a process that may write the file now. Not after a drop of privileges,
+/// a change of the file's mode, or for another file of the same number.
 #[test]
 fn a_right_to_write_ends_with_its_reason() {
     let served = Served::small();
@@ -382,8 +382,8 @@ fn a_right_to_write_ends_with_its_reason() {
     served.end();
 }
 
-/// Records in a ring's lanes are checked: files and pages that do not exist are no part of a recording, nor
-/// are old records, and an impossible head has no effect on others.
+/// A recording contains no record of unknown files or pages, and no old record. An impossible head of a lane
+/// does not affect others.
 #[test]
 fn claims_of_a_lane_are_checked() {
     let served = Served::small();
@@ -493,7 +493,7 @@ fn rings_of_every_size_can_be_mapped() {
 }
 
 /// A message sent right after the connect carries its sender's credentials. SO_PASSCRED on each accepted
-/// socket came too late for a few in a thousand, and their processes stayed without the preload path.
+/// socket came too late for a few in a thousand.
 #[test]
 fn every_quick_hello_is_answered() {
     let dir = tempfile::tempdir().unwrap();

@@ -205,8 +205,7 @@ fn run_in(mut w: Fixture, steps: usize, crashes: bool, lull: impl Fn()) -> Stats
     for i in 0..steps {
         w.step(&mut rng, crashes);
         if w.config.compressed.codec.is_some() {
-            // Leaves time to the reclaim thread, which compresses: requests without a free frame do not wait
-            // for it.
+            // Leaves time to the reclaim thread: requests without a free frame do not wait for it.
             std::thread::sleep(std::time::Duration::from_micros(300));
         }
         if i % 100 == 99 {

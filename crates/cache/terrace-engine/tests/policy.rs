@@ -1,5 +1,5 @@
-//! The engine decides like the simulator: with one access sequence and the same policy, misses, evictions and
-//! refaults are equal at every step, and so are the queues at the end.
+//! The engine decides like the simulator. With the same accesses and policy, misses, evictions and refaults
+//! are equal at every step, and the queues at the end.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;

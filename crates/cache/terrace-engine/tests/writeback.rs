@@ -1,5 +1,4 @@
-//! Writeback with failures at the worst moment: each test blocks or fails one particular I/O call of the
-//! engine.
+//! Writeback with failures at the worst moment: each test blocks or fails one I/O call.
 
 use std::fs::File;
 use std::io;
@@ -216,8 +215,7 @@ fn nameless_file_fails_no_flush_of_all() {
     rig.check();
 }
 
-/// The kernel's page cache takes `bytes` bytes at a close, the device refuses them, and the kernel drops
-/// them.
+/// The kernel's page cache takes `bytes` bytes at a close, and drops them: the device refuses them.
 fn pages_that_the_kernel_loses_are_dirty_again(bytes: usize) {
     let broken = Arc::new(AtomicBool::new(true));
     let b = broken.clone();
@@ -261,8 +259,7 @@ fn close_of_a_large_file_waits_for_no_device() {
     pages_that_the_kernel_loses_are_dirty_again(1_000_000);
 }
 
-/// Content of the source after a crash of terraced with unstable pages. `meanwhile` gets the file before the
-/// crash.
+/// The source after a crash of terraced with unstable pages. `meanwhile` gets the file before it.
 fn after_a_crash_with_unstable_pages(meanwhile: impl FnOnce(&File)) -> Vec<u8> {
     let mut rig = Fixture::new(|_| Ok(()));
     let o = rig.object(1);

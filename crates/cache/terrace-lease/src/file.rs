@@ -18,7 +18,7 @@ use terrace_sync::Mutex;
 
 use crate::lease;
 
-/// First pause before a broken lease is taken again. The pause doubles with each break that comes soon.
+/// First pause before a broken lease is taken again. Each early break doubles it.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// A lease held for longer than this resets the pause.
@@ -51,8 +51,7 @@ impl FileState {
 enum State {
     Held {
         since: Instant,
-        /// Attributes when the lease was taken. Only O_TRUNC of an open for reading can change the content
-        /// under a lease.
+        /// Attributes when the lease was taken. Only O_TRUNC of an open for reading changes content under it.
         look: Option<FileState>,
     },
     Broken {
@@ -62,7 +61,6 @@ enum State {
         retry_at: Instant,
         retry: Duration,
     },
-    /// Given up.
     Ended,
 }
 
@@ -100,7 +98,7 @@ impl LeasedFile {
     }
 
     /// Time of the next attempt to take the lease; None: the lease is held, or the file is given up. Does not
-    /// wait for a thread that is making the attempt.
+    /// wait for an attempt under way.
     pub(crate) fn due(&self) -> Option<Instant> {
         let Some(state) = self.state.try_lock() else { return Some(Instant::now() + RETRY_MIN) };
         match *state {
@@ -109,11 +107,11 @@ impl LeasedFile {
         }
     }
 
-    /// Breaks the lease: a program waits to open the file for writing. Clients read the source from here on,
-    /// then the opener goes on.
+    /// Breaks the lease: a program waits to open the file for writing. Sends clients to the source, then lets
+    /// the opener go on.
     ///
-    /// A client that checked the slot earlier finishes its read. That read began before the open returned, so
-    /// it may return the old content.
+    /// A client that has checked the slot finishes its read. The read began before the open returned, so old
+    /// content is right.
     pub(crate) fn break_lease(&self) -> bool {
         let mut state = self.state.lock();
         let State::Held { since, look } = *state else { return false };
@@ -150,7 +148,7 @@ impl LeasedFile {
         let now = FileState::at(&self.object).ok();
         let unchanged = before.is_some() && now == *before;
         if !unchanged && let Err(err) = engine.reload(&self.object) {
-            tracing::debug!("object {}: {err}", self.object.id());
+            tracing::debug!("object {}: cached content not dropped: {err}", self.object.id());
             lease::give_back(self.fd.as_fd());
             *retry_at = Instant::now() + RETRY_MAX;
             return false;
@@ -160,8 +158,7 @@ impl LeasedFile {
         true
     }
 
-    /// Has the content changed under the lease? The one known way is O_TRUNC of an open for reading, by a
-    /// program without the library.
+    /// Whether the content has changed under the lease: by O_TRUNC of an open for reading.
     pub(crate) fn is_changed(&self) -> bool {
         let State::Held { look, .. } = *self.state.lock() else { return false };
         let Ok(now) = FileState::at(&self.object) else { return true };
@@ -176,7 +173,6 @@ impl LeasedFile {
         *state = State::Ended;
     }
 
-    /// Records a request for the file at this tick.
     pub(crate) fn note_asked(&self, tick: u64) {
         self.asked.store(tick, Ordering::Relaxed);
     }

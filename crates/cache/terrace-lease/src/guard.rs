@@ -1,10 +1,9 @@
 //! The futex word that shows clients whether the lease holder, the supervisor, is alive.
 //!
-//! A lease ends with the last descriptor of its file. The supervisor shares its descriptor table
-//! with every daemon, so a crash of a daemon ends no lease. When the supervisor dies too, clients must stop
-//! reading from memory before the first lease ends. The word is therefore a robust futex
-//! (set_robust_list(2)). The kernel marks it at the owner's death, before it closes the owner's descriptors
-//! (kernel/exit.c: `exit_mm` comes before `exit_files`).
+//! A lease ends with the last descriptor of its file. The supervisor shares its descriptor table with every
+//! daemon, so a daemon's crash ends no lease. If the supervisor dies, too, clients must leave memory before
+//! the first lease ends. So the word is a robust futex (set_robust_list(2)). The kernel marks it before it
+//! closes the dead owner's descriptors (kernel/exit.c: `exit_mm` before `exit_files`).
 
 use std::io;
 use std::ptr;
@@ -27,8 +26,7 @@ struct Head {
     pending: *const Node,
 }
 
-/// Makes the calling thread the lease holder for as long as it lives. It must use no robust mutexes
-/// of libc.
+/// Makes the calling thread the lease holder for its life. It must use no robust mutexes of libc.
 ///
 /// # Errors
 /// The kernel has no robust futexes.

@@ -24,8 +24,7 @@ fn done(ret: libc::c_int) -> io::Result<()> {
     if ret == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Takes a read lease. The kernel signals breaks to the thread `tid`, which has blocked the signals
-/// ([`block`]).
+/// Takes a read lease. The kernel signals breaks to thread `tid`, which has blocked them ([`block`]).
 ///
 /// # Errors
 /// `WouldBlock`: a program has the file open for writing, or mapped writable. `PermissionDenied`: another
@@ -36,7 +35,7 @@ pub(crate) fn take(fd: BorrowedFd<'_>, tid: i32) -> io::Result<()> {
     done(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, libc::F_RDLCK) })
 }
 
-/// Sends signals of lease breaks to the thread from now on. (Giving a lease back resets this in the kernel.)
+/// Sends signals of lease breaks to the thread, until the lease is given back.
 pub(crate) fn tell(fd: BorrowedFd<'_>, tid: i32) -> io::Result<()> {
     let owner = Owner { kind: F_OWNER_TID, pid: tid };
     // SAFETY: plain numbers, and a structure that the call reads.
@@ -81,7 +80,6 @@ pub(crate) fn block() {
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &signals(), std::ptr::null_mut()) };
 }
 
-/// Result of [`wait`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wakeup {
     /// An open waits for the lease of this descriptor.
@@ -104,13 +102,13 @@ pub(crate) fn wait(at_most: Duration) -> Wakeup {
         unsafe { (libc::sigtimedwait(&signals(), info.as_mut_ptr(), &time), info.assume_init()) };
     match got {
         libc::SIGIO => Wakeup::Any,
-        // The kernel's signals have si_code above 0, those of programs have not.
+        // Only the kernel's signals have si_code above 0.
         got if got == signal() && info.si_code > 0 => Wakeup::Break(descriptor(&info)),
         _ => Wakeup::Nothing,
     }
 }
 
-/// si_fd, which the kernel fills for signals of F_SETSIG (sigaction(2)): after si_band, which is a long.
+/// si_fd, which the kernel sets for signals of F_SETSIG (sigaction(2)): after si_band, a long.
 fn descriptor(info: &libc::siginfo_t) -> RawFd {
     const SI_FD: usize = 24;
     // SAFETY: inside a siginfo_t, which has 128 bytes, all of them initialised.

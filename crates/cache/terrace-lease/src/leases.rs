@@ -15,10 +15,8 @@ use terrace_sync::{Condvar, Mutex};
 use crate::file::LeasedFile;
 use crate::{guard, lease};
 
-/// Interval of the check for a stopped daemon and for deleted files: our descriptor keeps their space
-/// allocated.
+/// Interval of the check for a stopped daemon, and for deleted files, whose space our descriptor keeps.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Files checked each time.
 const LOOKS_MAX: usize = 2048;
 /// When the table is full, one in so many files is given up.
 const GIVE_UP_PART: usize = 16;
@@ -87,8 +85,7 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// Serves files of the device `dev`, at most `files_max` at a time. `word`: the supervisor's futex word,
-    /// see [`guard`].
+    /// Serves at most `files_max` files of the device `dev`. `word`: the supervisor's, see [`guard`].
     pub fn new(engine: Arc<Engine>, dev: u64, files_max: usize, word: &'static AtomicU32) -> Leases {
         Leases {
             engine,
@@ -104,8 +101,8 @@ impl Leases {
         }
     }
 
-    /// Takes over the leases of a dead daemon, given their descriptors. The pages of all other files are
-    /// dropped before a descriptor, and with it a lease, is closed.
+    /// Takes over a dead daemon's leases by their descriptors. Drops the pages of all other files before it
+    /// closes a descriptor, and with it a lease.
     ///
     /// # Safety
     /// The caller passes ownership of the descriptors: no other code uses or closes them.
@@ -117,7 +114,7 @@ impl Leases {
             let fd = Arc::new(fd);
             let id = fstat(&fd).map_or(0, |st| st.st_ino);
             match self.engine.reattach_object(id, fd.clone()) {
-                // The old daemon died during the break, or before it checked the pages under a new lease.
+                // The old daemon died during the break, or before its check of the pages under a new lease.
                 Some(object) if object.is_slow() => given_up.push((Some(object), fd)),
                 Some(object) => self.files.lock().insert(Arc::new(LeasedFile::new(fd, object))),
                 None => given_up.push((None, fd)),
@@ -144,8 +141,7 @@ impl Leases {
         guard::resume(self.word);
         begun();
         std::thread::scope(|scope| {
-            // A thread of its own: dropping the pages of a changed file takes time, and opens of other files
-            // must not wait.
+            // A separate thread: opens of other files must not wait while it drops a changed file's pages.
             let again = std::thread::Builder::new().name("leases".into());
             let again = again.spawn_scoped(scope, || self.ask_again(tid));
             if let Err(err) = &again {
@@ -167,8 +163,7 @@ impl Leases {
         }
     }
 
-    /// Body of the second thread: takes leases again once files are no longer written, and checks all files
-    /// regularly.
+    /// Body of the second thread: takes leases again after writers have gone, and checks all files regularly.
     fn ask_again(&self, tid: i32) {
         let mut looked = Instant::now();
         while !self.stopping.load(Ordering::Acquire) {
@@ -184,7 +179,7 @@ impl Leases {
     /// Ends [`Leases::run`].
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
-        // The lock keeps the notification from falling between the other thread's check and its wait.
+        // Without the lock, the notification could come between the other thread's check and its wait.
         drop(self.files.lock());
         self.changed.notify_all();
         if let Some(&tid) = self.tid.get() {
@@ -213,7 +208,7 @@ impl Leases {
             let files = self.files.lock();
             files.by_fd.get(&fd).and_then(|id| files.by_id.get(id)).cloned()
         };
-        // A file that is missing here is about to be inserted, and its lease is checked again then.
+        // A missing file is about to be inserted, with another check of its lease.
         if let Some(file) = file {
             self.break_lease(&file);
         }
@@ -241,7 +236,6 @@ impl Leases {
         files.waiting.iter().filter_map(|id| files.by_id.get(id)).cloned().collect()
     }
 
-    /// Waits until a lease or a check is due.
     fn wait_until_due(&self, looked: Instant) {
         let mut files = self.files.lock();
         if self.stopping.load(Ordering::Acquire) {
@@ -255,7 +249,6 @@ impl Leases {
         self.changed.wait_for(&mut files, pause);
     }
 
-    /// Takes the leases of files that are no longer written.
     fn try_again(&self, tid: i32) {
         let now = Instant::now();
         for file in self.waiting() {
@@ -270,8 +263,8 @@ impl Leases {
         }
     }
 
-    /// Gives up deleted files, and finds changes that broke no lease. After a stop (SIGSTOP) of this process,
-    /// all leases are checked before clients are served again.
+    /// Gives up deleted files, and finds changes that broke no lease. After a SIGSTOP of this process it
+    /// checks all leases before clients read memory again.
     fn look(&self) {
         if guard::is_suspended(self.word) {
             self.check_all();
@@ -301,7 +294,7 @@ impl Leases {
         let _ = self.engine.forget_object(id);
     }
 
-    /// Makes room for one more file: gives up the files without a request for the longest time.
+    /// Makes room for one more file: gives up the files with the oldest requests.
     fn make_room(&self) {
         let mut files = self.all();
         if files.len() < self.files_max {
@@ -311,7 +304,6 @@ impl Leases {
         files.iter().take(files.len() / GIVE_UP_PART + 1).for_each(|file| self.give_up(file));
     }
 
-    /// Starts serving a file.
     fn begin(&self, shown: BorrowedFd<'_>, id: ObjectId, tid: i32) -> Result<Arc<LeasedFile>, Errno> {
         self.make_room();
         let fd = Arc::new(reopen(shown)?);

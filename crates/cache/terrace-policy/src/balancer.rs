@@ -2,37 +2,35 @@
 //!
 //! It compares two sums, window by window:
 //!
-//! - The *saving* of more pages in memory: refaults. Each is a device read, less the decompression in its
-//!   place, and less a compression where the returning page pushes another one into the tier. (No memory
-//!   saves first uses.) If the tier refuses most of the pages offered to it, DRAM would save these misses.
-//! - The *cost* of the tier: hits that are decompressions, and pages that move between it and DRAM. (Each
-//!   miss compresses one page that leaves DRAM. A larger tier has fewer misses, so these compressions are no
-//!   cost of its size.)
+//! - The *saving* of more pages in memory: refaults. Each saves a device read, less a decompression, and less
+//!   a compression of a page that must leave for it. (No memory saves first uses.) If the tier refuses most
+//!   offered pages, only DRAM can save their misses.
+//! - The *cost* of the tier: decompressions at hits, and moves of pages between tier and DRAM. (Each miss
+//!   compresses one page that leaves DRAM. A larger tier has fewer misses, so these compressions are no cost
+//!   of its size.)
 //!
-//! Neither sum is marginal, that is, of one page more. But the first shrinks and the second grows as the tier
-//! grows, so the boundary settles where they balance, and a dead band keeps it there. For uniform, zipf and
-//! normal access the result is within a tenth of the time with the best fixed boundary. *Tried:* a rule of
-//! marginal benefit, which compares faults within some distance of their eviction, for each page of that
-//! distance, with the hits of an average page of the tier. It settles too low: the coldest pages of DRAM are
-//! new, and are read less often than the average page of the tier.
+//! Neither sum is marginal, that is, of one page more. But a larger tier has less saving and more cost, so
+//! the boundary settles where they balance. A dead band keeps it there. For uniform, zipf and normal access
+//! the time is within a tenth of that with the best fixed boundary. *Tried:* marginal benefit. It compares
+//! faults soon after their eviction with the hits of an average page of the tier. It settles too low: the
+//! coldest pages of DRAM are new, with fewer reads than the tier's average page.
 //!
 //! On a busy machine a device read counts less, for two reasons:
 //!
 //! 1. A blocked reader frees its processor: where no processor is idle, waiting costs no program time.
-//! 2. A growing part of its wait is for a processor, after the device has answered.
+//! 2. After the device's answer a reader waits for a processor, for a growing part of its time.
 //!
 //! Compression then takes its time from the programs.
 //!
-//! The same windows decide whether compression pays at all. Its gain is the hits that DRAM of the same memory
-//! would not have had: with n pages to a page of memory at most 1 - 1/n of all hits. Its price is all
+//! The same windows decide whether compression pays at all. Its gain is the hits beyond those of DRAM in the
+//! same memory. With n pages to a page of memory these are at most 1 - 1/n of all hits. Its price is all
 //! compressions and all decompressions. A tier that does not pay *bypasses* itself and probes now and then; a
 //! tier with a minimum share never does.
 //!
-//! A growing tier is not judged, because pages leave a small one before they can be hit. On a busy machine it
-//! is judged soon, for filling takes time from programs. The judgement assumes its maximum size, hits in
-//! proportion, and as many fewer compressions as these hits save refaults. The compressions that fill the
-//! tier, many more than a full tier needs, are paid once. They do not count against it until it is full and
-//! has settled. A tier that is filled again and again pays for them.
+//! A growing tier has no judgement, because pages leave a small one before their hits. On a busy machine the
+//! judgement comes soon, because filling takes time from programs. It assumes the maximum size, hits in
+//! proportion, and one compression less for each refault saved. Filling a tier costs many compressions once.
+//! They count only after the tier was full and at rest. A tier that fills repeatedly pays for them.
 
 use std::ops::RangeInclusive;
 
@@ -68,8 +66,7 @@ pub struct Window {
 pub struct Costs {
     /// Share of a missing page in a device read: the reader's waiting time.
     pub read: u64,
-    /// Processor time of a miss: the page's share of starting and ending the read, its insertion into lists,
-    /// and the eviction of another page.
+    /// Processor time of a miss: share of the read's start and end, listing, another page's eviction.
     pub work: u64,
     /// Compression of a page.
     pub compress: u64,
@@ -96,41 +93,39 @@ const EVENTS_MIN: u64 = 64;
 const DEAD_BAND: f64 = 1.5;
 /// Pages of the tier to a page of its memory, until measured: LZ4 on common data.
 const DENSITY: f64 = 1.6;
-/// Share of compressible pages among those offered from which on the tier gains as if all were: enough are
-/// missing to fill a larger one. (Incompressible pages stay in DRAM, miss more often than others, and are
-/// offered most.)
+/// Minimum share of compressible pages among the offered ones for the full gain: they can fill a larger tier.
+/// (Incompressible pages stay in DRAM, miss most, and are offered most.)
 const TAKEN_ENOUGH: f64 = 0.5;
-/// Pages offered in a window that weigh as much as all earlier windows; and the number of windows without
-/// offers after which the share is forgotten. A tier that gave up its memory because nothing was compressible
-/// must not regain it only because no page is offered.
+/// Offered pages that weigh as much as all earlier windows; then windows without offers after which the share
+/// is forgotten. A tier without compressible pages must not regain memory just because pages are no longer
+/// offered.
 const OFFERED_HALF: f64 = 64.0;
 const FORGOTTEN_IN: f64 = 8.0;
 /// Minimum number of pages in the tier for measuring its density.
 const DENSITY_PAGES: u64 = 1024;
 /// Step of the boundary: this part of all chunks, at least one.
 const STEP_DIVISOR: u32 = 64;
-/// Minimum number of compressions of a judgement: in all, and for each chunk, which is half of those that
-/// fill it. A tier that stops growing has been filled once already.
+/// Minimum number of compressions of a judgement: in all, and for each chunk (half of a filling). A tier that
+/// stops growing has been filled once already.
 const COMPRESSIONS_MIN: u64 = 4096;
 const COMPRESSIONS_A_CHUNK: u64 = 512;
 /// The minimum for a tier that grows while the machine is busy.
 const COMPRESSIONS_BUSY: u64 = 8192;
 /// Compressions that fill a chunk at one page to a page of memory, with every third refused.
 const FILLING_A_CHUNK: f64 = 768.0;
-/// Share of idle processors from which on a wait counts in full; below, in proportion to its square. With two
-/// fio jobs a processor 35 to 45 per cent are idle, and every saved wait shows in the throughput.
+/// Minimum share of idle processors for the full weight of a wait; below, the weight falls with the share's
+/// square. With two fio jobs a processor 35 to 45 per cent are idle, and each saved wait raises the
+/// throughput.
 pub const IDLE_ENOUGH: f64 = 1.0 / 3.0;
 /// Share of idle processors below which compression takes its time from programs.
 const IDLE_BUSY: f64 = 0.25;
-/// Pages that a bypassed tier skips for each one compressed without success: probing then costs less than a
-/// tenth.
+/// Pages that a bypassed tier skips for each failed probe, so that probes cost less than a tenth.
 const PASSED_A_TRY: u64 = 12;
 
-/// Sums of a judgement of the bypass. Each window counts with its own costs, so that one moment without idle
-/// processors does not decide for a minute.
+/// Sums of a judgement of the bypass. Each window has its own costs: a moment without idle processors must
+/// not decide for a minute.
 #[derive(Debug, Default)]
 struct Sums {
-    /// Pages compressed.
     compressed: u64,
     refaults: u64,
     /// Price of compressions, ns.
@@ -220,7 +215,7 @@ impl TierBalancer {
         (self.chunks_all / STEP_DIVISOR).max(1)
     }
 
-    /// The tier's chunks before its last step: what it can have filled if it has just grown.
+    /// The tier's chunks before its last step: the chunks that a just grown tier can have filled.
     pub fn chunks_before(&self) -> u32 {
         self.chunks.saturating_sub(self.step())
     }
@@ -245,8 +240,7 @@ impl TierBalancer {
         self.passing = self.passing.saturating_sub(1);
     }
 
-    /// Judges a window, and moves the boundary by at most a step. False: too few events, the window should
-    /// continue.
+    /// Judges a window, and moves the boundary by at most a step. False: too few events.
     pub fn rebalance(&mut self, window: Window) -> bool {
         if window.refaults + window.tier_hits + window.stored + window.refused + window.untried < EVENTS_MIN {
             return false;
@@ -289,8 +283,7 @@ impl TierBalancer {
 
     /// Saving and cost of a larger tier, ns.
     fn weigh(&self, w: Window, density: f64) -> (f64, f64) {
-        // Further pages that a page of memory holds in the tier instead of DRAM, normalised: 1 if enough are
-        // compressible.
+        // Further pages of a page of memory in the tier, normalised: 1 if enough are compressible.
         let gain =
             (density * (self.compressible_share / TAKEN_ENOUGH).min(1.0) - 1.0) / (density - 1.0).max(0.1);
         let Costs { compress, decompress, .. } = self.costs;
@@ -300,14 +293,12 @@ impl TierBalancer {
         let pushed = (w.refaults.min(w.stored + w.refused) * compress) as f64 * gain.max(0.0);
         let lost = w.refaults as f64 * (-gain).max(0.0) * miss;
         let spent = (w.tier_hits * self.costs.unpacking() + w.promoted * (compress + decompress)) as f64;
-        // Future decompressions are a cost: the tier does not grow where a decompression is hardly cheaper
-        // than a miss.
+        // Future decompressions are a cost: no growth where one is hardly cheaper than a miss.
         (saved * miss + pushed, saved * decompress as f64 + lost + spent)
     }
 
-    /// Judges the bypass. A growing tier is judged only on a busy machine: a small one has few hits for the
-    /// pages that go through it, and will be larger. A tier with a minimum share is never judged: nothing
-    /// else could use its memory, and it would keep unread pages.
+    /// Judges the bypass. A growing tier is judged only on a busy machine: while small it has few hits for
+    /// its traffic. A tier with a minimum share is never judged: its memory has no other use.
     fn judge_bypass(&mut self, window: Window, density: f64, grows: bool) {
         if *self.chunks_may.start() > 0 {
             return;
@@ -450,8 +441,7 @@ mod tests {
         assert!(!balancer.compresses(), "it cannot grow any more, and has no hits");
     }
 
-    /// Judges a full tier of two pages to one of memory: hits for 1000 compressions, share of idle
-    /// processors.
+    /// Judges a full tier with two pages a frame: hits for 1000 compressions, share of idle processors.
     fn pays(hits: u64, idle: f64) -> bool {
         let mut balancer = TierBalancer::new(COSTS);
         balancer.set_limits(0..=10, 256);

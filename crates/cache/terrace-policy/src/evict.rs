@@ -9,9 +9,8 @@ pub type Slot = u32;
 
 /// The record of a page's eviction, in the index entry of the absent page.
 ///
-/// Opaque to the engine, which keeps the 32 bits in place of the frame number and passes them to the policy
-/// at the next fault of the same page. Each policy reads only its own shadows; after a change of policy they
-/// must be dropped.
+/// The engine keeps the 32 bits in place of the frame number, and passes them to the policy at the page's
+/// next fault. Each policy reads only its own shadows: a change of policy must drop them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Shadow(pub NonZeroU32);
 
@@ -37,8 +36,8 @@ pub struct Victim {
 
 /// The touch table: one saturating count a slot, bumped by every hit.
 ///
-/// Counts are hints. Clients may write anything at any time, so a policy must stay correct (progress, no page
-/// lost) whatever `peek` returns, even right after `set`.
+/// Counts are hints. Clients may write anything at any time. A policy stays correct (progress, no page lost)
+/// whatever `peek` returns, even right after `set`.
 pub trait AccessCounts {
     /// Uses of `slot` since it was last `set`.
     fn peek(&self, slot: Slot) -> u8;
@@ -93,8 +92,8 @@ pub struct Position {
     pub(crate) tier: usize,
 }
 
-/// One reference tier: pages used about equally often, and how often those evicted came back (the rows of the
-/// kernel's `lru_gen_full`).
+/// One reference tier: pages with about equal use, and the refaults of evicted ones (a row of the kernel's
+/// `lru_gen_full`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tier {
     /// 0 (used once or never) and up.
@@ -124,8 +123,8 @@ pub struct Refaults {
 
 /// An eviction policy.
 ///
-/// A slot is *resident* from `insert` (or `restore`) until `victims` returns it or `remove` takes it. Units are
-/// pages throughout. Violating a precondition panics: the caller's bookkeeping is then wrong.
+/// A slot is *resident* from `insert` (or `restore`) until `victims` returns it or `remove` takes it. Units
+/// are pages throughout. A violated precondition panics, since the caller's bookkeeping is wrong.
 pub trait Evict: Send + fmt::Debug {
     /// The name that `build` accepts.
     fn name(&self) -> &'static str;
@@ -142,42 +141,39 @@ pub trait Evict: Send + fmt::Debug {
     ) -> bool;
 
     /// Appends up to `want` victims to `out`; they are no longer resident. Reclaim calls this when free
-    /// frames run low, typically with 64: never before the pool is nearly full, and not necessarily at exact
-    /// fullness. May return fewer than `want` (call again), but at least one while any page is resident and
-    /// `want > 0`.
+    /// frames run low, typically with 64, so the pool is nearly full. May return fewer than `want` (call
+    /// again), but at least one while any page is resident and `want > 0`.
     fn victims(&mut self, want: usize, touches: &mut dyn AccessCounts, out: &mut Vec<Victim>);
 
-    /// A victim could not be evicted (dirty, under writeback, pinned): it becomes resident again, near the
-    /// eviction end but not next. Called by reclaim, after `victims`, before the slot is used for anything
-    /// else.
+    /// Makes a victim resident again that could not be evicted (dirty, under writeback, pinned): near the
+    /// eviction end but not next. Called after `victims`, before another use of the slot.
     fn restore(&mut self, slot: Slot);
 
     /// Removes the page of a resident `slot` (truncate, drop, forget): no shadow, no later refault.
     fn remove(&mut self, slot: Slot);
 
-    /// The shadow of a page that was read without being admitted (it enters the ghost only). At its next
-    /// fault it counts as evicted now. `None`: this policy has no ghost.
+    /// The shadow of a page read without admission (it enters the ghost only). At its next fault it counts as
+    /// evicted now. `None`: this policy has no ghost.
     fn shadow(&mut self) -> Option<Shadow>;
 
     /// Sets the pool's size in pages (at construction, at `terrace resize`). Takes effect gradually: the
     /// caller requests victims until the resident pages fit.
     fn set_capacity(&mut self, pages: usize);
 
-    /// The only clock, in milliseconds; it never decreases. It stamps generations. Only `mglru-fg` decides by
-    /// it, when it opens one. The simulator has no time.
+    /// The only clock, in milliseconds; it never decreases. It stamps generations, and `mglru-fg` opens them
+    /// by it. The simulator has no time.
     fn set_time(&mut self, _now_ms: u64) {}
 
-    /// One access to a resident page, reported at once. The engine never calls this, for it has the touch
-    /// table. The simulator's exact mode calls it *in addition* to raising the count in the table. A policy
-    /// that uses it must ignore the table from the first call on.
+    /// One access to a resident page, reported at once. The engine has the touch table instead, and never
+    /// calls this. The simulator's exact mode calls it *in addition* to raising the count in the table. A
+    /// policy that uses it ignores the table from the first call on.
     fn accessed(&mut self, slot: Slot) {
         let _ = slot;
     }
 
-    /// Announces the fault of a page that left with `shadow`; room will be made for it alone. Called before
-    /// `victims` by a caller that makes room for one page at a time (the simulator's exact mode): some
-    /// published policies choose the victim by the page that replaces it. The engine makes room in batches,
-    /// ahead of demand, and never calls this.
+    /// Announces the fault of a page that left with `shadow`. Only the simulator's exact mode calls this,
+    /// before `victims` for this page alone: some published policies choose the victim by its successor. The
+    /// engine makes room in batches, ahead of demand, and never calls this.
     fn faulting(&mut self, shadow: Shadow) {
         let _ = shadow;
     }
@@ -188,7 +184,7 @@ pub trait Evict: Send + fmt::Debug {
     }
 
     /// The key (any stable hash of object and page index) of the page about to enter `slot`. Called right
-    /// before `insert`, for a policy that `wants_keys`: one that counts uses by key (TinyLFU).
+    /// before `insert`, for policies with `wants_keys`, which count uses by key (TinyLFU).
     fn key(&mut self, slot: Slot, key: u64) {
         let _ = (slot, key);
     }
@@ -213,18 +209,17 @@ pub trait Evict: Send + fmt::Debug {
         Vec::new()
     }
 
-    /// Ages as the kernel's `+` command does: pages of a generation touched since the last look join the
-    /// youngest, and their touches are cleared. Then a new generation opens, and its number is returned. So a
-    /// generation contains the pages used while it was the youngest.
-    /// O(slots).
+    /// Ages as the kernel's `+` command does: touched pages join the youngest generation, and their touches
+    /// are cleared. Then opens a generation and returns its number. So a generation has the pages used while
+    /// it was the youngest. O(slots).
     fn age(&mut self, touches: &mut dyn AccessCounts) -> Option<u64> {
         let _ = touches;
         None
     }
 
-    /// [`Evict::victims`] from generations up to `seq` only, as the kernel's `-` command does: never from the
-    /// two youngest, and no page without a generation. Fewer than `want` but more than none: call again.
-    /// None: those generations are used up. Touched or protected pages move to younger generations as usual.
+    /// [`Evict::victims`] from generations up to `seq`, as the kernel's `-` command: never from the two
+    /// youngest, or without a generation. Fewer than `want` but more than none: call again. None: those
+    /// generations are used up. Touched or protected pages move to younger generations as usual.
     fn victims_until(
         &mut self,
         seq: u64,

@@ -1,16 +1,15 @@
-//! Follows a program along a recorded schedule: which pages to prefetch, how far ahead, and when to give up.
+//! Follows a program along a recorded schedule: chooses pages to prefetch, the distance ahead, and the end.
 //!
 //! ```text
 //! pieces   ■ ■ ■ □ ■ │ ▒ ▒ · ▒ ▒ ▒ │ · · · ·        ■ used  □ unused  ▒ fetched ahead, unused yet
 //!                    at             asked
 //! ```
-//! Hits are not reported, so the fetched pieces are *watched*: the owner checks whether they were used. A use
-//! moves `at`, and so does a miss on a page near it. Misses elsewhere move it only if several follow each
-//! other as in the schedule: the program has skipped a part.
+//! Hits cause no event, so fetched pieces are *watched*: the owner checks their use. A use moves `at`, and so
+//! does a miss near it. Misses elsewhere move it only if several follow each other as in the schedule: the
+//! program has skipped a part.
 //!
-//! The window is as many pages as the program uses in two fetch times (its bandwidth times the latency). If
-//! less than half of the recently fetched pages is used, the schedule belongs to another program, and
-//! prefetching ends.
+//! The window is the pages that the program uses in two fetch times (bandwidth times latency). If it uses
+//! less than half of the recently fetched pages, prefetching ends: another program runs.
 
 use std::collections::BTreeMap;
 
@@ -28,15 +27,14 @@ const STREAK: u32 = 3;
 const JUMPS_FREE: u32 = 4;
 /// Accesses elsewhere, without a use of the fetched pages, after which these count as useless.
 const ASTRAY_MAX: u32 = 256;
-/// Minimum number of fetched pages for a verdict. At twice as many, the numbers are halved, so that recent
-/// ones count most.
+/// Minimum number of fetched pages for a verdict. At twice as many the numbers are halved, so that recent
+/// pages count most.
 const JUDGED_MIN: u64 = 32;
 const JUDGED_MAX: u64 = 512;
 /// Pieces watched at once: the first, and some of the others, evenly spread.
 const WATCHED_FIRST: usize = 48;
 const WATCHED_REST: usize = 16;
-/// Maximum distance between the program and the last requested piece where all pages were in memory, as a
-/// multiple of the window.
+/// Maximum distance from the program to the last requested piece if all pages are in memory, in windows.
 const PRESENT_MAX: u64 = 8;
 
 /// Consecutive pages of a file: the unit of a fetch.

@@ -10,10 +10,9 @@ pub fn mix(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// A hash table by page key.
 pub(crate) type KeyMap<V> = HashMap<u64, V, BuildHasherDefault<KeyHasher>>;
 
-/// Multiplies by an odd constant and folds: page keys are not adversarial, and such tables are hot.
+/// Multiplies by an odd constant and folds: fast, and safe because page keys are not adversarial.
 #[derive(Default)]
 pub(crate) struct KeyHasher(u64);
 

@@ -1,6 +1,6 @@
-//! Pure decisions of the terrace page cache, above all which pages to keep and which to evict.
+//! Decisions of the terrace page cache, above all which pages to keep and which to evict.
 //!
-//! Nothing here does I/O, reads a clock, starts a thread or holds a page. A policy knows *slots* (frame
+//! This crate does no I/O, reads no clock, starts no thread and holds no page. A policy knows *slots* (frame
 //! numbers) and a *touch table* (how often each slot was used since the last look). It returns lists of
 //! victims, and the engine evicts them. The simulator (`terrace-sim`) runs the same objects.
 //!

@@ -9,30 +9,30 @@
 //!                   │ grams: the cache└ weighed: what does a chunk save on either side?
 //!                   └ gives way at once, before they have used up the reserve
 //! ```
-//! 1. *Free* memory: the cache grows into it as it fills, except for the reserve.
-//! 2. *Pinned* memory comes first. When it grows, the cache shrinks in the same call; until then programs
-//!    take the reserve. So the reserve is larger after a burst ([`BURST_HALVES`]).
-//! 3. *Cached pages of files* are a cache like this one. At a group's limit, a chunk of either is weighed
-//!    twice a second, in nanoseconds of waiting a second:
-//!    - *here*: misses that the last chunk saves, times the cost of a miss. Two estimates exist, and the
-//!      greater counts. The sample's curve of stack distances gives no worth to a part of a loop, of which a
-//!      scan-resistant policy holds as much as it can. The mean of all chunks (hits, or refaults if they are
-//!      fewer) overlooks that a set of pages just fits.
-//!    - *there*: time that programs stall for memory, or refaults times the cost of a miss if stalls are not
-//!      counted, divided by the cached pages.
+//! 1. *Free* memory, except for the reserve: the cache grows into it as it fills.
+//! 2. *Pinned* memory has precedence. When it grows, the next call shrinks the cache; until then programs
+//!    take the reserve. So a burst enlarges the reserve ([`BURST_HALVES`]).
+//! 3. *Cached pages of files* are a cache like this one. At a group's limit, twice a second the sizer weighs
+//!    a chunk of either, in nanoseconds of waiting a second:
+//!    - *here*: misses that the last chunk saves, times the cost of a miss. The greater of two estimates
+//!      counts. The sample's curve of stack distances undervalues parts of a loop, which a scan-resistant
+//!      policy keeps. The mean of all chunks (hits, or refaults if they are fewer) undervalues a chunk that
+//!      completes a set.
+//!    - *there*: time that programs stall for memory, divided by the cached pages. Without this time:
+//!      refaults times the cost of a miss.
 //!
-//!    One side must be worth [`BAND`] times the other before memory moves. At most [`CHUNKS_A_SECOND`] move,
-//!    and twice as many each time while they are filled at once without losses elsewhere: a program's start
-//!    leaves pages that are never read again. A group that scans more than it can hold always refaults. So
-//!    after [`TRIAL_CHUNKS`] its losses must have fallen by more than these chunks are worth here; otherwise
-//!    they come back, and the group gets nothing for a while. Losses of less than two seconds are a program's
-//!    start: they are over when they are measured.
+//!    Memory moves when one side is worth [`BAND`] times the other, at most [`CHUNKS_A_SECOND`]. The number
+//!    doubles while the cache fills them at once without losses elsewhere: a program's start leaves unused
+//!    pages. A group that scans more than it can hold always refaults. So after [`TRIAL_CHUNKS`] its losses
+//!    must have fallen by more than these chunks are worth here. Otherwise they come back, and the group gets
+//!    nothing for a while. Losses of less than two seconds are a program's start, and end before the sizer
+//!    can act.
 //!
-//! A fixed limit is used in full while it fits. It is given up in part only where the group loses much
+//! The cache uses a fixed limit in full while it fits. It gives up a part only if the group loses much
 //! ([`THRASH`]) for a while.
 //!
 //! *Tried:* to shrink whenever a group is at its limit, by `memory.failcnt` or by its usage. Every group that
-//! reads files is at its limit, and most lose nothing by it.
+//! reads files is at its limit, mostly without losses.
 
 mod pace;
 mod trial;
@@ -43,8 +43,7 @@ use std::time::Duration;
 pub use trial::TRIAL_CHUNKS;
 use trial::Trials;
 
-/// Minimum size of the cache beside cached pages of files, bytes. It is smaller only if programs' own memory
-/// leaves less.
+/// Minimum size of the cache beside cached pages of files, bytes. Only pinned memory can push it lower.
 pub(crate) const FLOOR: u64 = 16 << 20;
 /// Normal fluctuation of a group's usage, bytes: no reason to grow.
 const STILL: u64 = 2 * CHUNK;
@@ -56,17 +55,16 @@ const LOSS_MIN: f64 = 5e6;
 const WORTH_MIN: f64 = 1e5;
 /// Losses above which a fixed limit is given up in part, ns of waiting a second.
 pub(crate) const THRASH: f64 = 20e6;
-/// Number of weighings with losses before the cache shrinks. A starting program reads its code once, many
-/// pages with one fault. For a fixed limit the weighings must be consecutive. Otherwise they are counted
-/// among the last eight, for programs may start repeatedly; a cache of no use shrinks at once.
+/// Number of weighings with losses before the cache shrinks: a starting program reads its code only once. For
+/// a fixed limit the weighings must be consecutive. Otherwise they count among the last eight, because
+/// programs start repeatedly. A cache without use shrinks at once.
 const LOSSES_LAST: u32 = 4;
 /// A fixed limit is restored when the group has lost nothing for this long.
 const CALM: Duration = Duration::from_secs(10);
 /// The reserve is a sixteenth of the limit, within these bounds, bytes.
 const RESERVE_MIN: u64 = 16 << 20;
 const RESERVE_MAX: u64 = 1 << 30;
-/// The reserve is at least twice the largest recent growth between two calls. This is the half-life of that
-/// growth.
+/// Half-life of the largest recent growth between two calls. The reserve is at least twice that growth.
 pub(crate) const BURST_HALVES: Duration = Duration::from_secs(20);
 
 /// Bounds of the cache's size.
@@ -76,7 +74,7 @@ pub struct Rule {
     pub most: u64,
     /// The user has set `most`.
     pub fixed: bool,
-    /// Memory that the daemon needs beside the cache, bytes, whether taken yet or not.
+    /// Memory that the daemon needs beside the cache, bytes, taken or not.
     pub own: u64,
 }
 
@@ -136,7 +134,6 @@ pub enum SizeReason {
     GaveWay(usize),
 }
 
-/// Rate of a counter.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rate {
     last: Option<u64>,
@@ -156,7 +153,6 @@ impl Rate {
     }
 }
 
-/// History of a level.
 #[derive(Clone, Copy, Debug, Default)]
 struct Past {
     refaults: Rate,
@@ -258,7 +254,7 @@ impl Sizer {
     }
 
     /// Limits the target to the memory that every level can spare, and lets it grow into free memory. `ours`:
-    /// current memory of the cache, bytes. Called often, for programs that need memory do not wait.
+    /// current memory of the cache, bytes. Called often, because programs that need memory do not wait.
     pub fn fit(&mut self, now: Duration, ours: u64, levels: &[Level]) -> u64 {
         let since = self.fitted.replace(now).map(|then| now.saturating_sub(then));
         self.note_bursts(since.unwrap_or_default(), ours, levels);
@@ -292,7 +288,7 @@ impl Sizer {
             let why = if self.given > 0 { self.why } else { SizeReason::Most };
             return (self.rule.most - self.given, why);
         };
-        // Memory that the cache did not take is not reserved for it once others have filled the level.
+        // Others may fill the level with memory that the cache did not take.
         let Pace { taken, .. } = self.pace;
         let held = taken.max(FLOOR) + taken / 16 + (self.pace.step() + self.pace.stride()).max(spare);
         match () {
@@ -317,8 +313,7 @@ impl Sizer {
         let loses = loss.filter(|_| lasts);
         let pays = earns > WORTH_MIN && earns > BAND * costs;
         let calm = self.lost_at.is_none_or(|lost| now.saturating_sub(lost) >= CALM);
-        // Weighing decides the growth only where others could use the memory; elsewhere `fit` lets the cache
-        // grow.
+        // Weighing decides only if others could use the memory. Otherwise `fit` lets the cache grow.
         let grows = !self.rule.fixed
             && pays
             && self.pace.is_full(self.target)
@@ -336,9 +331,9 @@ impl Sizer {
         self.target
     }
 
-    /// Records losses of the newest interval, ns of waiting a second. Returns whether they exceed a program's
-    /// start: once it is over, giving memory saves nothing. A cache that saves nothing does not wait for the
-    /// answer.
+    /// Records losses of the newest interval, ns of waiting a second. Returns whether they last longer than a
+    /// program's start, after which more memory saves nothing. A cache without savings does not wait for
+    /// that.
     fn losses_last(&mut self, lately: f64, earns: f64) -> bool {
         self.thrashed = if lately > THRASH { self.thrashed + 1 } else { 0 };
         let loses = lately > LOSS_MIN;
@@ -349,8 +344,8 @@ impl Sizer {
         }
     }
 
-    /// Whether cached pages of others leave so little free beyond the reserve that [`Sizer::fit`] does not
-    /// grow. Where no program reads more of them, no level reaches its limit.
+    /// Whether others' cached pages leave too little free memory for growth by [`Sizer::fit`]. No level may
+    /// reach its limit then.
     fn is_stuck(&self, ours: u64, levels: &[Level]) -> bool {
         let spares = |(i, level): (usize, &Level)| {
             ours + level.free().saturating_sub(self.reserve_of(i, level)) >= self.target + STILL
@@ -372,7 +367,6 @@ impl Sizer {
         }
     }
 
-    /// Gives chunks to a level that loses.
     fn give(&mut self, now: Duration, ours: u64, loss: Loss) {
         if self.trials.has_failed(now, loss.all, self.worth.0.max(WORTH_MIN), self.target) {
             return;
@@ -386,7 +380,7 @@ impl Sizer {
         self.set(now, to, ours, SizeReason::GaveWay(loss.level));
     }
 
-    /// Reserve of a level, bytes.
+    /// Bytes.
     fn reserve_of(&self, i: usize, level: &Level) -> u64 {
         let bursts = 2 * self.past.get(i).map_or(0, |past| past.burst as u64);
         match self.rule.fixed {

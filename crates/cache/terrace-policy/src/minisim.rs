@@ -1,19 +1,19 @@
 //! Miniature caches: the hit ratios of a running policy at other memory sizes.
 //!
 //! Source: C. Waldspurger, T. Saemundson, I. Ahmad, N. Park, "Cache Modeling and Optimization using Miniature
-//! Simulations", USENIX ATC 2017. A cache of R times the pages, fed with the accesses of R of all keys
-//! (chosen by hash), has the miss ratio of the whole one. Unlike a curve of stack distances ([`crate::mrc`])
-//! this holds for any policy, at the cost of one small cache for each size.
+//! Simulations", USENIX ATC 2017. A share R of the pages, fed with a share R of the keys (by hash), has the
+//! whole cache's miss ratio. Unlike a curve of stack distances ([`crate::mrc`]) this holds for any policy, at
+//! the cost of one small cache for each size.
 //!
-//! Accesses without a key ([`Miniature::passed`]) count as hits of every size, as in SHARDS-adj: they are
-//! further uses of pages just fed, and the misses are sampled.
+//! Accesses without a key ([`Miniature::passed`]) count as hits of every size, as in SHARDS-adj. They are
+//! further uses of pages just fed, while misses have keys.
 
 use std::collections::VecDeque;
 
 use crate::keys::{KeyMap, mix};
 use crate::{Evict, InsertReason, Shadow, Slot, Victim, build};
 
-/// Absent keys remembered for each slot. The ghost of `strata` may be longer; with two, loops over more than
+/// Absent keys remembered for each slot. The ghost of `strata` may be longer. With two, loops over more than
 /// the pool differ by more than the sampling error.
 const GHOSTS: usize = 3;
 
@@ -34,7 +34,6 @@ enum Entry {
     Absent(Option<Shadow>, u32),
 }
 
-/// The cache of one size.
 #[derive(Debug)]
 struct Cache {
     policy: Box<dyn Evict>,

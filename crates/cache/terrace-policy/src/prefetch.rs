@@ -1,4 +1,4 @@
-//! Readahead: which pages of a file are read ahead of its readers.
+//! Readahead: chooses the pages of a file to read ahead of its readers.
 //!
 //! A file has several readers. Each has a *stream* of its own, or they would end each other's windows:
 //!
@@ -7,28 +7,27 @@
 //! stride       miss ■···□···□···□··· next      a span a step
 //! none         miss ■                          random reads are unpredictable
 //! ```
-//! Pages read ahead are hits, so the next miss of a stream comes where its window ended. In a sequential
-//! stream it comes earlier if the window was cut, by a page in memory or stored elsewhere, and later if pages
-//! in memory follow the window.
+//! Pages read ahead are hits, so a stream's next miss comes behind its window. In a sequential stream it
+//! comes earlier if a page in memory or stored elsewhere cut the window. It comes later if pages in memory
+//! follow the window.
 //!
-//! The step is the majority of the recent distances between misses near each other (Maruf and Chowdhury,
-//! "Effectively Prefetching Remote Memory with Leap", ATC 2020; the vote is Boyer's and Moore's), so a few
-//! outliers do no harm. Departures: a distance is measured from the nearest stream and not from the last
-//! miss, because readers take turns; and a short history must be unanimous, because random misses of a small
-//! file are near each other.
+//! The step is the majority of the recent distances between misses near each other, so a few outliers do no
+//! harm. Source: Maruf and Chowdhury, "Effectively Prefetching Remote Memory with Leap", ATC 2020; the vote
+//! is Boyer's and Moore's. Departures: distances start at the nearest stream, not at the last miss, because
+//! readers take turns. A short history must be unanimous, because random misses of a small file are near each
+//! other.
 //!
-//! After a window of which less than half was used, the next window and the file's first window are halved.
-//! When the first window has shrunk to nothing, only a reader with three adjacent misses gets a window.
+//! A window with less than half of it used halves the stream's next window and the file's first window.
+//! Without a first window, only a reader with three adjacent misses gets a window.
 
-/// Maximum streams of a file. A further one replaces a stream without a window, the least recently used
-/// first.
+/// Maximum streams of a file. A further one replaces the least recently used, first without a window.
 const STREAMS_MAX: usize = 8;
 /// Pages of the first window of a sequential stream.
 const FIRST: u32 = 16;
 /// Steps of the first window of a stride; the next constant is the maximum.
 const STEPS: u32 = 4;
 const STEPS_MAX: u32 = 32;
-/// Part of a sequential window's length by which its next miss may come late, after pages in memory.
+/// Part of a sequential window by which the next miss may come late, after pages in memory.
 const BEHIND: u64 = 4;
 /// Maximum step, pages: misses further apart are unrelated.
 const STEP_MAX: u64 = 1024;
@@ -77,7 +76,6 @@ enum Kind {
     Stride(i64),
 }
 
-/// State of one reader.
 #[derive(Debug, Clone)]
 struct Stream {
     kind: Kind,
@@ -202,8 +200,7 @@ impl Prefetcher {
         window.saturating_mul(2)
     }
 
-    /// Index for a new stream: that of a replaced one, after its last window is judged. None while there is
-    /// room.
+    /// Index for a new stream: a replaced one's, after a judgement. None while there is room.
     fn free(&mut self, limits: Limits, is_used: impl FnMut(u64) -> bool) -> Option<usize> {
         let at = self.replaced()?;
         self.judged(at, limits, is_used);
@@ -228,8 +225,8 @@ impl Prefetcher {
         self.set(at, stream);
     }
 
-    /// A sequential reader has reached its last window. Returns the pages to fetch from `next` on, where its
-    /// next miss was expected. The window reached is judged later, at the reader's next miss.
+    /// A sequential reader has reached its last window. Returns the pages to fetch from `next` on, its
+    /// expected next miss. That miss judges the window.
     pub fn reached(&mut self, next: u64, limits: Limits) -> Option<Span> {
         let goes_on = |stream: &Stream| stream.kind == Kind::Sequential && stream.next == next;
         let at = self.streams.iter().position(goes_on).filter(|_| next < limits.file_pages)?;

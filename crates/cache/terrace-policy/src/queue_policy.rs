@@ -1,4 +1,4 @@
-//! The common part of policies made of queues: everything except the rules themselves.
+//! The common part of policies made of queues, without their rules.
 //!
 //! ```text
 //!   Evict (engine, simulator) ──► QueuePolicy ──► Rules: where a page enters, what a hit does, which page goes
@@ -9,15 +9,14 @@
 //!                                   └─ Sweep: reports touched pages to rules that move them
 //! ```
 //! **Hits in batches.** Most published policies move a page at every hit. A hit here writes one byte. For
-//! rules with [`Rules::MOVES`], a hand passes the next slots with every batch of victims and reports touched
-//! pages; a touched candidate for eviction is reported as well. The loss: all uses between two passes of the
-//! hand (an eighth of a turnover of the pool) look like one, and pages used meanwhile are ordered by slot
-//! number. The guarantee: a page used since its last look is never evicted while an idle one is left. From
-//! the first [`Evict::accessed`] on (the simulator's exact mode), such rules get each hit at once and ignore
-//! the table.
+//! rules with [`Rules::MOVES`], a hand passes the next slots with every batch of victims. It reports touched
+//! pages, as does a look at a candidate for eviction. The loss: uses between two passes (an eighth of a
+//! turnover of the pool) look like one, ordered by slot number. The guarantee: a page used since its last
+//! look stays while an idle one is left. From the first [`Evict::accessed`] on (the simulator's exact mode),
+//! such rules get each hit at once and ignore the table.
 //!
-//! The cost of batches of 64, including victims ahead of demand (`terrace-sim gates`; percent above Belady,
-//! exact mode -> in batches; 22 cells of six traces, and 36 of eleven others):
+//! The cost of batches of 64 with victims ahead of demand (`terrace-sim gates`). Percent above Belady, exact
+//! mode -> in batches: 22 cells of six traces, then 36 of eleven others.
 //!
 //! ```text
 //!   2q     30.9 -> 32.1   26.2 -> 28.0     s3fifo     27.2 -> 29.8   16.7 -> 17.9
@@ -64,13 +63,11 @@ impl Queues {
         self.slots.push(&mut self.lists[queue], slot, FIRST_QUEUE + queue as u8);
     }
 
-    /// Takes a page out of its queue, `queue`.
     pub(crate) fn unlink(&mut self, queue: usize, slot: Slot) {
         debug_assert_eq!(self.queue_of(slot), Some(queue));
         self.slots.unlink(&mut self.lists[queue], slot, ABSENT);
     }
 
-    /// Moves a page from its queue `from` to the head of `to`.
     pub(crate) fn shift(&mut self, from: usize, to: usize, slot: Slot) {
         self.unlink(from, slot);
         self.push(to, slot);
@@ -131,7 +128,7 @@ pub(crate) trait Rules: fmt::Debug + Send {
     const QUEUES: &'static [&'static str];
     /// True if hits move pages, so that each must be reported: see the module's description.
     const MOVES: bool;
-    /// Laps over the pool in which every page may survive once more, before pages are evicted regardless.
+    /// Laps over the pool with a further survival of every page, before evictions regardless of touches.
     const LAPS: usize = 1;
 
     /// The pool now has this many pages.
@@ -184,7 +181,6 @@ pub(crate) trait Rules: fmt::Debug + Send {
         String::new()
     }
 
-    /// Checks the rules' own invariants.
     fn check(&self, _queues: &Queues) -> Result<(), String> {
         Ok(())
     }

@@ -2,16 +2,15 @@
 //!
 //! F. Olken, "Efficient methods for calculating the success function of fixed space replacement policies",
 //! LBL-12370, 1981, with a Fenwick tree (P. Fenwick, 1994) in place of his balanced tree. Each use takes the
-//! next position in time. The tree counts the positions that are a page's last use. The distance is the
-//! number of those behind the page's own.
+//! next position in time. The tree counts the positions of last uses. A page's distance is their number
+//! behind its own last use.
 //!
 //! ```text
 //!   position   0 1 2 3 4 5 6 7
 //!   page       a b . a . c b .        a was last used at 3, c at 5, b at 6
 //!              . . . 1 . 1 1 .        distance of a: 2
 //! ```
-//! Positions run out at twice the number of pages; then the last uses are compacted, in order. O(log pages) a
-//! use.
+//! At twice as many positions as pages, the last uses are compacted in order. O(log pages) a use.
 
 const NONE: u32 = u32::MAX;
 const POSITIONS_MIN: usize = 64;
@@ -19,9 +18,7 @@ const POSITIONS_MIN: usize = 64;
 /// Last uses of pages with small numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Distances {
-    /// Position of each page's last use.
     last: Vec<u32>,
-    /// Page of each position.
     owner: Vec<u32>,
     /// Fenwick tree over positions, from 1: node `i` counts the positions of `(i - lowbit(i), i]`.
     tree: Vec<u32>,
@@ -30,8 +27,7 @@ pub(crate) struct Distances {
 }
 
 impl Distances {
-    /// Records a use of `page`. Returns its distance: other pages used since its last use; `None` at the
-    /// first.
+    /// Records a use of `page`. Returns its distance: other pages used since; `None` at the first use.
     pub(crate) fn used(&mut self, page: u32) -> Option<u32> {
         if self.last.len() <= page as usize {
             self.last.resize(page as usize + 1, NONE);

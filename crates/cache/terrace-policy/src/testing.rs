@@ -1,5 +1,4 @@
-//! Test helper: a pool for hand-worked sequences. Slots stand for pages, and every step checks the
-//! invariants.
+//! Test helper: a pool for hand-worked sequences. Slots are pages; every step checks the invariants.
 
 use crate::{Evict, InsertReason, Shadow, Slot, Victim};
 

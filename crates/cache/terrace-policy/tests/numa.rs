@@ -65,7 +65,7 @@ fn slide_8_thread_does_not_go_to_and_fro() {
 }
 
 /// The boxes of slide 20: one node reads and writes, R1 + W1, the other only writes, W2. In bytes the first
-/// carries more. In load, where a write costs three reads, the second is overloaded and the first is low.
+/// has more. In load a write costs three reads: the second is overloaded, the first low.
 #[test]
 fn slide_20_load_is_a_third_of_reads_and_writes() {
     let (r1, w1, w2) = (1.2, 0.2, 1.3);

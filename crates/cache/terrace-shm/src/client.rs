@@ -8,8 +8,8 @@ pub use crate::protocol::PageVersion;
 use crate::protocol::{NO_LEAF, look, same_epoch, same_version, unwritten_since};
 use crate::sync::{Ordering, fence};
 
-/// The version of an absent page, for [`is_current`] and for a page fill. None if the page is not absent:
-/// try the hit again. [`is_current`] also checks whether the client must use the mount path.
+/// The version of an absent page, for [`is_current`] and for a page fill. None: the page is not absent, so
+/// try the hit again.
 pub fn snapshot(seg: &Segment, slot: &ObjectSlot, page: u64) -> Option<PageVersion> {
     let clock = seg.header().clock.load(Ordering::Acquire);
     let epoch = seg.header().epoch.load(Ordering::Acquire);
@@ -41,22 +41,21 @@ pub fn snapshot_on_device(seg: &Segment, slot: &ObjectSlot, page: u64) -> Option
     }
 }
 
-/// After the client read the page from its slot of a device: true if the slot was the page's throughout. A
-/// slot may be reused for another page. The source's content stays the page's while the file is not written.
+/// After a read of the page from its slot on a device: true if the slot was the page's throughout. A slot may
+/// be reused for another page; the source needs only an unwritten file.
 pub fn is_current_on_device(seg: &Segment, slot: &ObjectSlot, page: u64, seen: PageVersion) -> bool {
     fence(Ordering::Acquire);
     slot.flags.load(Ordering::Acquire) == 0
         && snapshot_on_device(seg, slot, page).is_some_and(|(_, now)| now.identity == seen.identity)
 }
 
-/// After the client read the page from the source: true if nothing changed it since [`snapshot`], so that the
-/// client has read the page's content.
+/// After a read of the source: true if the page is unchanged since [`snapshot`], and readable.
 pub fn is_current(seg: &Segment, slot: &ObjectSlot, page: u64, seen: PageVersion) -> bool {
     if slot.flags.load(Ordering::Acquire) != 0 {
         return false;
     }
-    // The object was not written since: the common case, also if the page was cached meanwhile. The daemon,
-    // which would publish the page for all clients, requires that the entry is unchanged.
+    // Common case: the object was not written since, even if the page was cached meanwhile. The daemon, which
+    // publishes for all clients, requires an unchanged entry.
     if unwritten_since(seen, &slot.write_clock) {
         return true;
     }

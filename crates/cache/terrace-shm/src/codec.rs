@@ -38,9 +38,9 @@ pub trait Unpack {
     fn zstd(&mut self, _bytes: &[u8], _out: &mut Page) -> bool {
         false
     }
-    /// Page `page` of the object was served from its compressed copy, which had been touched `before` times
-    /// (up to [`crate::touch::ZTOUCH_MAX`], and halved at intervals: [`crate::zpool::ZPool::age`]). After
-    /// [`crate::layout::Header::promote_at`] touches it is worth a frame.
+    /// Reports a read of `page` from its compressed copy. `before`: touches of the copy, up to
+    /// [`crate::touch::ZTOUCH_MAX`], halved at intervals ([`crate::zpool::ZPool::age`]). After
+    /// [`crate::layout::Header::promote_at`] touches the page is worth a frame.
     fn served(&mut self, _page: u64, _before: u8) {}
 }
 

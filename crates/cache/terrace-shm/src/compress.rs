@@ -57,7 +57,7 @@ const ZSTD_LEVEL: i32 = 1;
 const LZ4_TABLE_BYTES: usize = 8 << 10;
 
 impl Compressor {
-    /// A compressor that keeps pages which shrink to at most `percent_max` percent, head included; at most 75.
+    /// A compressor for results of at most `percent_max` percent of a page, head included; at most 75.
     ///
     /// # Errors
     /// Out of memory.
@@ -93,7 +93,7 @@ impl Compressor {
     pub fn compress(&mut self, page: &Page) -> Result<Coded<'_>, Refusal> {
         self.compress_as(self.mode, page)
     }
-    /// As [`Compressor::compress`], for a page of a kind that LZ4 has failed to compress.
+    /// As [`Compressor::compress`], without LZ4, which has failed for similar pages.
     ///
     /// # Errors
     /// The page is not worth keeping.
@@ -134,8 +134,7 @@ impl Compressor {
         let done = compress_into_with_table(page, &mut self.out, &mut self.table);
         done.expect("room for the largest block")
     }
-    /// Needs a buffer with a margin: zstd stops some bytes before a buffer is full. Returns a page's length
-    /// on failure.
+    /// Needs a buffer with a margin: zstd stops some bytes early. Returns a page's length on failure.
     fn zstd(&mut self, page: &Page) -> usize {
         self.zstd.compress2(&mut self.out[..], page).unwrap_or(PAGE_SIZE)
     }
@@ -151,7 +150,7 @@ const EVEN: u32 = 640;
 /// True if the bytes of a sample are distributed as evenly as random ones.
 pub(crate) fn looks_random(page: &Page) -> bool {
     let mut counts = [0_u8; 256];
-    // With a saturating count, 256 equal bytes count as 255: still far from random.
+    // With saturation, 256 equal bytes count as 255: still far from random.
     for piece in page.chunks_exact(PAGE_SIZE / PIECES) {
         piece[..PIECE].iter().for_each(|&b| counts[b as usize] = counts[b as usize].saturating_add(1));
     }

@@ -5,9 +5,8 @@
 //! | less than two pages | latency of uncached memory | all lines prefetched, then wide loads and stores |
 //! | more | bandwidth | one `rep movsb` |
 //!
-//! The C library's memcpy uses `rep movsb` for a single page too; this saves a tenth of a hit's time. The
-//! look-up before it is short for the same reason: with fewer instructions between two copies, the copies
-//! overlap more.
+//! The C library's memcpy uses `rep movsb` for a single page, too. This copy saves a tenth of a hit's time.
+//! Few instructions between two copies let them overlap, so the look-up is short.
 
 /// From this length on bandwidth limits a copy.
 #[cfg(target_arch = "x86_64")]
@@ -47,7 +46,7 @@ mod x86 {
     use std::arch::x86_64::{__m512i, _MM_HINT_T0, _mm_prefetch, _mm512_loadu_si512, _mm512_storeu_si512};
 
     const LINE: usize = size_of::<__m512i>();
-    /// Shorter copies are not worth the detour.
+    /// Shorter copies cost more this way.
     pub(super) const WIDE_MIN: usize = 4 * LINE;
 
     #[inline]

@@ -1,13 +1,13 @@
-//! The table that clients need, beside the index, to read a page on a target: the offset of the page's
-//! region, and 16 bits of the page's checksum.
+//! Clients read pages on a target by this table: offsets of regions, 16 bits of each page's checksum.
 //!
 //! ```text
 //! 0         head: magic, version, regions, pages of a region, first region
 //! regions   u64 x regions              byte offset of each region on its target
 //! checks    u16 x regions x pages      low bits of the crc32 of the slot's content
 //! ```
-//! Each target has one such memory file, which the daemon writes and clients map read-only. It outlives
-//! terraced. Entries number regions over all targets. A table has its own regions, from its first region on.
+//! Each target has one such memory file: the daemon writes it, clients map it read-only, and it outlives
+//! terraced. Entries number regions over all targets. A table covers its target's regions, from its first one
+//! on.
 
 use crate::entry::DeviceSlot;
 use crate::layout::{LAYOUT_VERSION, PAGE_SIZE};
@@ -20,8 +20,7 @@ use std::sync::atomic::AtomicU16;
 /// Maximum number of targets of an instance.
 pub const TARGETS_MAX: usize = 8;
 
-/// Pages on a device are read from the source if the pages around them are read there and the gap is at most
-/// this long: 64 KiB more take no longer than a second request.
+/// Maximum gap of device pages in a read of the source: 64 KiB more are as fast as a second request.
 pub const GAP_MAX: usize = 16;
 
 /// "terrdev1", little endian.

@@ -7,8 +7,8 @@
 //!            |0| handle in the compressed pool |
 //!            |1| region (19 bits) | page (12)  |    a slot of a device
 //! ```
-//! `version` is the low 30 bits of the daemon's event clock at the entry's last change: the clock moves with every
-//! change of any entry, so a (entry, version) pair comes back only after 2^30 events.
+//! `version` is the low 30 bits of the daemon's event clock at the entry's last change. Every change of any
+//! entry moves the clock, so a pair of entry and version returns only after 2^30 events.
 
 /// The state of an entry's page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! The index as the daemon changes it: a radix tree of runs per object.
 //!
-//! One writer at a time, under the engine's state lock. Readers walk without a lock. A node that leaves a
-//! tree is not reused before the reuse epoch has moved, so that a reader still in it detects the reuse.
+//! One writer at a time, under the engine's state lock. Readers walk without a lock. The reuse epoch moves
+//! before the reuse of a node, so that a reader in the node detects it.
 
 use crate::entry::{Entry, State};
 use crate::layout::{
@@ -23,9 +23,7 @@ use std::sync::Arc;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct LeafInfo {
-    /// Object slot that it belongs to.
     object: u32,
-    /// Run that it covers.
     run: u32,
     /// Entries that are not absent.
     present: usize,
@@ -55,9 +53,9 @@ const _: () = assert!(BLOCK_PAGES < 1 << (61 - PRESENT_SHIFT));
 
 /// Bytes of a leaf and its word.
 const LEAF_BYTES: usize = size_of::<Leaf>() + size_of::<u64>();
-/// Bytes freed at once by a full index. Each round of reuse makes concurrent readers repeat their walk.
+/// Bytes that a full index frees at once: each round of reuse makes readers repeat their walk.
 const TRIM_BYTES: usize = 64 * LEAF_BYTES;
-/// Outdated entries that the queue of leaves without pages may have, beyond the number of valid ones.
+/// Maximum outdated entries in the queue of leaves without pages, beyond the number of valid ones.
 const STALE_MAX: usize = 64;
 /// Maximum number of inner nodes for one new leaf: a higher tree, and a path down in it.
 const LINK_INNERS_MAX: usize = 2 * HEIGHT_MAX as usize;
@@ -106,10 +104,8 @@ pub struct Index {
     /// A word counts the node's children, as for small nodes.
     inners: Nodes,
     small_nodes: Nodes,
-    /// Queue of leaves without a present page, in the order in which they lost the last one. Some have pages
-    /// again, or are free.
+    /// Queue of leaves without a present page, the oldest first. Some have pages again, or are free.
     shadow_only: VecDeque<u32>,
-    /// Leaves without a present page.
     without_page: usize,
     bytes_max: usize,
 }
@@ -224,7 +220,7 @@ impl Index {
         self.trim(bytes_max);
     }
 
-    /// Frees leaves that hold shadows only, oldest first, until index bytes are at most `bytes_max` or none is left.
+    /// Frees leaves with shadows only, oldest first, until the index has at most `bytes_max` bytes.
     fn trim(&mut self, bytes_max: usize) {
         while self.live_bytes() > bytes_max {
             let Some(leaf) = self.shadow_only.pop_front() else { return };
@@ -339,7 +335,6 @@ impl Index {
         self.leaves.put(leaf);
     }
 
-    /// A new node of this height, without children.
     fn new_branch(&mut self, height: u32) -> Option<Branch> {
         let seg = self.seg.clone();
         let like = Branch { height, node: 0 };
@@ -349,15 +344,14 @@ impl Index {
         Some(branch)
     }
 
-    /// Links a leaf into its object's tree, which grows if necessary. Each step leaves a tree that readers
-    /// can walk.
+    /// Links a leaf into its object's tree, which may grow. Each step leaves a walkable tree.
     fn link(&mut self, object: u32, run: u32, leaf: u32) -> Option<()> {
         let seg = self.seg.clone();
         let slot = seg.object(object);
         let needed = (0..=HEIGHT_MAX).find(|h| u64::from(run) >> (h * FANOUT_BITS) == 0)?;
         let leaf = Branch { height: 0, node: leaf };
         let root = self.root(object);
-        // All or nothing: unfinished nodes would belong to no leaf, and would never be freed.
+        // All or nothing: unfinished nodes belong to no leaf, and would never be freed.
         if needed.max(root.map_or(0, levels)) > 0 && self.inners.left() < LINK_INNERS_MAX {
             return None;
         }
@@ -464,8 +458,8 @@ impl Index {
         slot.root.store(0, Ordering::Release);
     }
 
-    /// After a restart: finds every node that the trees of the given objects reach; all others are free. The
-    /// dead daemon may have stopped at any instruction, since each of its steps leaves a walkable tree.
+    /// After a restart: finds every node in the trees of these objects; all others are free. The dead daemon
+    /// may have stopped anywhere: each of its steps leaves a walkable tree.
     pub fn recover(&mut self, objects: &[u32]) {
         let (mut leaves_seen, mut branches_seen) = (Vec::new(), Vec::new());
         for &object in objects {
@@ -495,8 +489,8 @@ impl Index {
                 self.queue_without_page(leaf);
             }
         }
-        // Other nodes of the dead daemon, and the frames they name, count as never used. A reader that has
-        // been in one of them since before the crash must detect their reuse.
+        // The dead daemon's other nodes, and their frames, count as never used. A reader in one of them since
+        // before the crash must detect their reuse.
         begin_reuse(&self.seg.header().epoch);
     }
 
@@ -560,7 +554,6 @@ impl Index {
     }
 }
 
-/// Levels of nodes below this one.
 fn levels(of: Branch) -> u32 {
     if of.height == SMALL_NODE { 1 } else { of.height }
 }

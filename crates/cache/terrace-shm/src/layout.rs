@@ -10,8 +10,8 @@
 //! frames   4 KiB x frames_max            2 MiB aligned
 //! zspages  64 KiB x zspages_max          compressed pages, 2 MiB aligned
 //! ```
-//! The file is sparse: a region has memory only where it was written. Each region begins at a page, so that a
-//! client can map it alone ([`crate::part`]).
+//! The file is sparse: only written parts have memory. Each region begins at a page, so that a client can map
+//! it alone ([`crate::part`]).
 
 use crate::sync::{AtomicU32, AtomicU64};
 
@@ -19,9 +19,7 @@ use crate::sync::{AtomicU32, AtomicU64};
 pub const PAGE_SIZE: usize = 4096;
 /// Pages of a block (64 KiB; `run` in names): covered by one leaf, and filled into adjacent frames.
 pub const BLOCK_PAGES: usize = 16;
-/// Children of an inner node.
 pub(crate) const FANOUT: usize = 256;
-/// Children of a small node.
 pub(crate) const SMALL_NODE_FANOUT: usize = 32;
 /// Maximum number of object slots.
 pub(crate) const OBJECTS_MAX: u32 = 1 << 24;
@@ -60,8 +58,8 @@ pub struct Header {
     pub(crate) magic: u64,
     /// [`LAYOUT_VERSION`].
     pub(crate) version: u32,
-    /// 1 while a daemon serves, 0 before and after: clients then still use hits, but send no page fills.
-    /// After a crash it stays 1: page fills wait in the rings for the next daemon.
+    /// 1 while a daemon serves, 0 before and after: clients then use hits, but send no page fills. After a
+    /// crash it stays 1, and page fills wait in the rings for the next daemon.
     pub serving: AtomicU32,
     /// Sizes from which all offsets follow.
     pub(crate) geometry: Geometry,
@@ -70,14 +68,13 @@ pub struct Header {
     _pad0: [u64; 2],
     /// Reuse epoch of index nodes (own cache line: each hit reads it).
     pub(crate) epoch: AtomicU64,
-    /// 1 while a trace is recorded: clients record their reads in the lanes of their rings. Placed on a cache
-    /// line that a hit has loaded anyway, and rarely changed.
+    /// 1 during a trace: clients record their reads in the lanes of their rings. Rarely changed, on a cache
+    /// line that each hit loads.
     pub tracing: AtomicU32,
     /// Number of touches after which a compressed page is worth a frame.
     pub promote_at: AtomicU32,
-    /// Futex word of the lease holder's thread, where there is no mount: the thread's number, with
-    /// [`NO_LEASES`] once the leases may be gone. 0: a mount serves. On the cache line of the epoch, which
-    /// each hit reads.
+    /// Futex word of the lease holder, without a mount: its thread's number, with [`NO_LEASES`] once leases
+    /// may be gone. 0: a mount serves. On the cache line of the epoch, which each hit reads.
     pub leases: AtomicU32,
     _pad1: [u32; 11],
     /// Event clock: moves with every change of an entry.
@@ -92,8 +89,8 @@ pub struct Header {
     pub limit_bytes: AtomicU64,
     /// 1 if the limit was chosen automatically, for a restarted daemon.
     pub limit_is_auto: AtomicU32,
-    /// Incremented when a target of the device tiers was added, resized or removed: clients then request them
-    /// again. An entry that names a slot of a new target is published after that.
+    /// Incremented after each addition, resize or removal of a target: clients then request the targets
+    /// again. Entries name slots of a new target only after that.
     pub targets: AtomicU32,
     _pad2: [u32; 6],
     _rest: [u64; (PAGE_SIZE - 192) / 8],
@@ -136,14 +133,14 @@ pub struct ObjectSlot {
     pub size: AtomicU64,
     /// Event clock of the last write, truncate or other change of content.
     pub write_clock: AtomicU64,
-    /// [`FLAG_SLOW`], [`FLAG_MAPPED`]: with any of them clients use the mount path, because a kernel's page
+    /// [`FLAG_SLOW`], [`FLAG_MAPPED`]: either one sends clients to the mount path, because the kernel's page
     /// cache may have newer content.
     pub flags: AtomicU32,
     /// [`TIMES_KNOWN`], [`TIMES_RESTORE`]. From here on the fields are for the daemon alone.
     pub times_known: AtomicU32,
     /// mtime of the program's last write or utimensat, ns since 1970 (two's complement).
     pub mtime: AtomicU64,
-    /// ctime likewise.
+    /// ctime, ns since 1970 (two's complement).
     pub ctime: AtomicU64,
     /// 1: a target may have pages of the object that the source lacks, written in the life of this segment.
     pub has_undestaged: AtomicU32,
@@ -151,7 +148,7 @@ pub struct ObjectSlot {
     pub identity: AtomicU32,
 }
 
-/// The daemon's mtime and ctime are newer than the source's, because writeback comes later than the write.
+/// The daemon's mtime and ctime are newer than the source's, because writeback is later than the write.
 pub const TIMES_KNOWN: u32 = 1;
 /// The source's mtime must be corrected after the next writeback.
 pub const TIMES_RESTORE: u32 = 2;
@@ -237,8 +234,8 @@ impl Geometry {
         }
     }
     /// Level `i` of the object table: its first slot and its number of slots. Each level doubles the table,
-    /// and is used for objects with full buckets on all earlier levels. So few objects touch little
-    /// memory, and no object ever moves: clients and handles identify objects by slot.
+    /// for objects with full buckets on all earlier levels. So few objects touch little memory. Objects never
+    /// move, because clients and handles identify them by slot.
     pub(crate) fn level(&self, i: u32) -> Option<(u32, u32)> {
         let first = LEVEL_SLOTS.min(self.objects_max);
         match i {
@@ -255,11 +252,9 @@ impl Geometry {
         x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         Some(first + ((x ^ x >> 31) as u32 & (slots - 1) & !(BUCKET_SLOTS - 1)))
     }
-    /// Byte offset of the object slots.
     pub(crate) fn objects_at(&self) -> usize {
         PAGE_SIZE
     }
-    /// Byte offset of the inner nodes.
     pub(crate) fn inners_at(&self) -> usize {
         (self.objects_at() + self.objects_max as usize * size_of::<ObjectSlot>()).next_multiple_of(PAGE_SIZE)
     }
@@ -267,11 +262,9 @@ impl Geometry {
     pub(crate) fn small_nodes_max(&self) -> u32 {
         self.leaves_max / 2
     }
-    /// Byte offset of the small nodes.
     pub(crate) fn small_nodes_at(&self) -> usize {
         (self.inners_at() + self.inners_max as usize * size_of::<Inner>()).next_multiple_of(PAGE_SIZE)
     }
-    /// Byte offset of the leaves.
     pub(crate) fn leaves_at(&self) -> usize {
         (self.small_nodes_at() + self.small_nodes_max() as usize * size_of::<SmallNode>())
             .next_multiple_of(PAGE_SIZE)
@@ -280,15 +273,12 @@ impl Geometry {
     pub(crate) fn zclasses_at(&self) -> usize {
         (self.leaves_at() + self.leaves_max as usize * size_of::<Leaf>()).next_multiple_of(PAGE_SIZE)
     }
-    /// Bytes of the size classes.
     pub(crate) fn zclasses_bytes(&self) -> usize {
         (self.zspages_max as usize).next_multiple_of(PAGE_SIZE)
     }
-    /// Byte offset of the frames.
     pub(crate) fn frames_at(&self) -> usize {
         (self.zclasses_at() + self.zclasses_bytes()).next_multiple_of(HUGE)
     }
-    /// Byte offset of the zspages.
     pub(crate) fn zspages_at(&self) -> usize {
         (self.frames_at() + self.frames_max as usize * PAGE_SIZE).next_multiple_of(HUGE)
     }
@@ -319,11 +309,11 @@ impl Geometry {
 
 /// Spreads object ids over a table.
 pub fn object_hash(id: u64) -> u64 {
-    // Fibonacci hashing: inode numbers are small and dense, the multiplication spreads them.
+    // Fibonacci hashing spreads inode numbers, which are small and dense.
     id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
 }
 
 /// Slots of the first two levels of the object table.
 pub(crate) const LEVEL_SLOTS: u32 = 1024;
-/// Slots of a level in which an object may be.
+/// Slots of a level for one object.
 pub(crate) const BUCKET_SLOTS: u32 = 16;

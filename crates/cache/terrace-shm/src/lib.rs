@@ -1,4 +1,4 @@
-//! The shared segment of terrace: published by the daemon, read by clients without a request.
+//! The shared segment of terrace: the daemon publishes pages, clients read them without a request.
 //!
 //! *Picture*: clients are the CPU, the touch table is the page table's accessed bits, the daemon is the
 //! kernel's memory manager. Only the daemon changes the index and the frames; clients look up, copy
@@ -12,8 +12,8 @@
 //! | device table | daemon; clients map it read-only | offsets of regions on a target, and checks of pages |
 //! | durable | supervisor and daemon | state for a restarted daemon, beside the segment |
 //!
-//! Everything that crosses a process boundary is in this crate, with the `unsafe` code for it. The protocols
-//! themselves ([`protocol`]) use plain atomics so that loom can run them.
+//! This crate has all data that cross a process boundary, with their `unsafe` code. The protocols
+//! ([`protocol`]) use plain atomics so that loom can run them.
 
 #[cfg(not(loom))]
 pub mod client;

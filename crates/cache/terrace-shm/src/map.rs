@@ -10,8 +10,8 @@ use crate::sync::{AtomicU8, Ordering};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// A new shared memory file of `len` bytes (sparse), closed on exec, sealed at this size. A client that
-/// shortened a mapped file would kill the daemon.
+/// A new shared memory file of `len` bytes (sparse), closed on exec. A seal fixes its size: a client that
+/// shortens a mapped file kills the daemon.
 pub fn memfd(name: &str, len: usize) -> io::Result<OwnedFd> {
     use rustix::fs::{MemfdFlags, SealFlags};
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
@@ -68,7 +68,7 @@ pub struct Segment {
     _map: Option<Mapping>,
 }
 
-/// A part of the segment is not mapped, and cannot be: the content must be read through the mount path.
+/// A part of the segment cannot be mapped: read the content through the mount path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Unmapped;
 
@@ -122,7 +122,6 @@ impl Segment {
         }
     }
 
-    /// Bytes of a client's mappings.
     #[cfg(test)]
     pub(crate) fn mapped_bytes(&self) -> usize {
         let nodes = self.inners.bytes() + self.small_nodes.bytes() + self.leaves.bytes();
@@ -280,15 +279,15 @@ impl Segment {
                 Err(astray) => why = astray,
             }
         }
-        // The tree changes faster than the walk. "Not cached" is the harmless answer: the reader uses the
-        // daemon, or reads the source and checks the clocks.
+        // The tree changes faster than the walk. "Not cached" is harmless: the reader uses the daemon, or the
+        // source and the clocks.
         if let WalkError::Unmapped = why { Err(Unmapped) } else { Ok(None) }
     }
-    /// [`Segment::find_leaf`] in one walk. Without the lock, nodes may be reused at other heights during the
-    /// walk. It then finds numbers that name no node of the expected kind.
+    /// [`Segment::find_leaf`] in one walk. Without the lock, a node may be reused at another height
+    /// meanwhile. The walk then finds numbers that name no node of the expected kind.
     ///
     /// # Errors
-    /// Such a number. In a walk by the only writer it means a broken tree.
+    /// Such a number. For the only writer it means a broken tree.
     #[inline]
     pub fn walk(&self, object: &ObjectSlot, run: u64) -> Result<Option<(u32, &Leaf)>, WalkError> {
         let Some(Branch { mut height, mut node }) = Branch::of(object.root.load(Ordering::Acquire)) else {
@@ -333,7 +332,6 @@ impl Segment {
     }
 }
 
-/// The geometry that a client needs before it maps the parts.
 fn geometry_in(fd: BorrowedFd<'_>, bytes: usize) -> io::Result<Geometry> {
     let bad = |what: &str| io::Error::new(io::ErrorKind::InvalidData, format!("segment: {what}"));
     if bytes < PAGE_SIZE {

@@ -72,8 +72,8 @@ impl Mapping {
     }
 }
 
-/// As [`map_over`], but never locked in memory: mlockall(2) with MCL_FUTURE populates new mappings that can
-/// be read. So the mapping is created unreadable and opened after it was unlocked.
+/// As [`map_over`], but never locked in memory: mlockall(2) with MCL_FUTURE populates new readable mappings.
+/// So the new mapping is unreadable until it is unlocked.
 ///
 /// # Safety
 /// As [`map_over`]; the range is not in use yet.
@@ -100,8 +100,7 @@ pub(crate) unsafe fn open(base: NonNull<u8>, len: usize, writable: bool) -> rust
     let base = base.as_ptr().cast();
     // SAFETY: the caller's promise.
     unsafe {
-        // A core dump of the daemon or of a client would contain the whole cache. An error is ignored: the
-        // mapping works without it.
+        // Keeps the cache out of core dumps of daemon and clients. The mapping also works without this.
         let _ = rustix::mm::madvise(base, len, Advice::LinuxDontDump);
         rustix::mm::munlock(base, len)?;
         rustix::mm::mprotect(base, len, MprotectFlags::READ | write)

@@ -1,9 +1,8 @@
-//! Allocator of index nodes: fresh ones, ones ready for reuse, ones that wait for the epoch. It keeps a word
-//! for each node.
+//! Allocator of index nodes: fresh nodes, nodes ready for reuse, nodes that wait for the epoch. It keeps a
+//! word for each node.
 //!
-//! The word of a free node is its link in a chain, so free nodes need no other memory. The table of words has
-//! address space for all nodes from the start, and memory only for those used. It never moves and never
-//! doubles.
+//! A free node's word is its link in a chain, so free nodes need no other memory. The table of words has
+//! address space for all nodes, and memory for used ones. It never moves.
 
 use crate::protocol::begin_reuse;
 use crate::sync::AtomicU64;
@@ -49,8 +48,7 @@ impl Nodes {
         let words = Vec::with_capacity(max as usize);
         Nodes { max: max as usize, words, ready: Chain::default(), waiting: Chain::default() }
     }
-    /// After a restart: these nodes (ascending) are used and have these words. All others below the last are
-    /// free.
+    /// After a restart: these nodes (ascending) are used, with these words. Others below the last are free.
     pub(crate) fn recover(&mut self, used: impl Iterator<Item = (u32, u64)>) {
         self.words.clear();
         (self.ready, self.waiting) = (Chain::default(), Chain::default());
@@ -62,8 +60,7 @@ impl Nodes {
             self.words.push(word | USED);
         }
     }
-    /// Takes a node that no reader can reach any more. `word` becomes its word (with USED, and its old
-    /// STICKY).
+    /// Takes a node that no reader can reach. `word` becomes its word (with USED, and its old STICKY).
     pub(crate) fn take(&mut self, epoch: &AtomicU64, word: u64) -> Option<u32> {
         debug_assert_eq!(word & (USED | STICKY), 0);
         if self.ready.len == 0 && self.waiting.len > 0 {
@@ -82,7 +79,6 @@ impl Nodes {
         self.words[i as usize] = word | USED | old;
         Some(i)
     }
-    /// The node has left its tree.
     pub(crate) fn put(&mut self, i: u32) {
         assert!(self.word(i) & USED != 0, "index node {i} freed twice");
         self.waiting.push(&mut self.words, i);
@@ -104,7 +100,6 @@ impl Nodes {
     pub(crate) fn touched(&self) -> usize {
         self.words.len()
     }
-    /// Memory of the words, bytes.
     pub(crate) fn words_bytes(&self) -> usize {
         self.words.len() * size_of::<u64>()
     }

@@ -1,8 +1,8 @@
-//! Parts of a memory file: arrays of one type, of which a client maps as many items as it reads.
+//! Parts of a memory file: arrays of one type. A client maps as many items as it reads.
 //!
-//! The file is as large as the machine's memory. A client that mapped all of it would use up a limit on
-//! address space, and mlockall(2) would populate it. So each part of a client begins small and grows in
-//! place, far from other mappings. The daemon, which allocates the items, maps all.
+//! The file is as large as the machine's memory. A mapping of all of it would exceed a client's limit on
+//! address space, and mlockall(2) would populate it. So a client's part begins small and grows in place, far
+//! from other mappings. The daemon, which allocates the items, maps all.
 
 use crate::layout::HUGE;
 use crate::mapping::Mapping;
@@ -19,7 +19,7 @@ use std::sync::atomic::AtomicUsize;
 const SHARE: usize = 8;
 /// A client's part grows to an eighth more than needed.
 const GROWTH_PART: usize = 8;
-/// Addresses of client mappings: above the shadow memory of sanitizers, below the mappings of a process without a stack limit.
+/// Addresses of client mappings: above sanitizers' shadow memory, below mappings without a stack limit.
 const PLACES_FROM: usize = 0x1100_0000_0000;
 const PLACES_TO: usize = 0x2000_0000_0000;
 /// Addresses that are tried.
@@ -35,7 +35,7 @@ pub(crate) struct Part<T> {
     max: u32,
     /// Items that are mapped now.
     mapped: AtomicU32,
-    /// The same in bytes, whole pages; 0: part of a whole mapping, which is not this object's.
+    /// The same in bytes, whole pages; 0: part of another object's mapping.
     bytes: AtomicUsize,
 }
 
@@ -74,7 +74,6 @@ impl<T> Part<T> {
         self.start
     }
 
-    /// Bytes mapped by this part itself.
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
@@ -213,8 +212,8 @@ fn places() -> impl Iterator<Item = usize> {
     })
 }
 
-/// Checks by a short reservation that the range is unused. A refusal because of a limit shows that, too: the
-/// kernel looks for other mappings first.
+/// Checks by a short reservation that the range is unused. A refusal by a limit shows it, too: the kernel
+/// first looks for other mappings.
 fn is_free(place: usize, len: usize) -> io::Result<()> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
     // SAFETY: replaces no mapping. The reservation is local and unused.

@@ -1,9 +1,9 @@
-//! Decides which programs load the preload library: programs for glibc on x86-64. Programs with a sanitizer
-//! are excluded, because its runtime must be the first library.
+//! Decides which programs load the preload library: those for glibc on x86-64. Not programs with a sanitizer,
+//! whose runtime must be the first library.
 //!
-//! ld.so of a 32-bit program reports an error for a library that it cannot load, and that of musl does not
-//! start the program. So every exec checks the program's file first. The check may run between vfork and
-//! exec, so it does not allocate.
+//! ld.so of a 32-bit program reports an error for the library, and musl's does not start the program. So
+//! every exec checks the program's file first. The check may run between vfork and exec, so it does not
+//! allocate.
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 use std::ffi::CStr;
@@ -16,7 +16,6 @@ pub const LIBRARY: &str = "libterrace_preload.so";
 const SCRIPTS_MAX: usize = 5;
 /// Bytes read at a file's start: mostly enough for a program's headers and its interpreter's name.
 const HEAD_BYTES: usize = 1024;
-/// Buffer for a path.
 const PATH_BYTES: usize = 1024;
 /// Checked entries of a dynamic section.
 const ENTRIES_MAX: usize = 256;
@@ -33,8 +32,7 @@ const MACHINE_X86_64: u16 = 62;
 /// Runtimes of sanitizers that refuse to start behind another library.
 const SANITIZERS: [&[u8]; 4] = [b"libasan.", b"libhwasan.", b"libtsan.", b"libclang_rt."];
 
-/// False if the program would not load the library, or would report an error. A file that cannot be read
-/// counts as loading it.
+/// False if the program would not load the library, or would report an error. True for an unreadable file.
 pub fn loads_libraries(dir: BorrowedFd<'_>, path: &CStr) -> bool {
     let Some(file) = open(dir, path) else { return true };
     of_file(file).unwrap_or(true)

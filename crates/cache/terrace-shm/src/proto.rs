@@ -1,5 +1,4 @@
-//! Messages between clients and daemon (SOCK_SEQPACKET, one message a packet, native byte order: same
-//! machine).
+//! Messages between clients and daemon: SOCK_SEQPACKET, one message a packet, in the machine's byte order.
 //!
 //! | request | descriptors with it | answer | descriptors with it |
 //! |---|---|---|---|
@@ -12,10 +11,10 @@
 //! | RING | - | none | - |
 //! | HINT ([`Hint`]) | - | none | - |
 //!
-//! Every request but RING and HINT is answered by one [`Reply`]: a client must not map before the slow flag
-//! is set. MAPPED and FLUSH need no HELLO before them, and a client sends them on separate connections. The
-//! descriptor sent with SOURCE and MAPPED proves that the client may read the file: the daemon checks its
-//! device, inode and access mode. Credentials come from the kernel (SCM_CREDENTIALS), never from the message.
+//! Every request except RING and HINT has one [`Reply`]: a client must not map before the slow flag is set.
+//! MAPPED and FLUSH need no HELLO, and have connections of their own. The descriptor with SOURCE and MAPPED
+//! proves that the client may read the file. The daemon checks its device, inode and access mode. Credentials
+//! come from the kernel (SCM_CREDENTIALS), never from the message.
 
 /// Registers this process; before SOURCE and RING.
 pub const HELLO: u32 = 1;
@@ -55,8 +54,7 @@ pub const WONT_NEED: u32 = 2;
 /// The program reads in order, from the span's start on.
 pub const SEQUENTIAL: u32 = 3;
 
-/// A hint. As a page fill it names a file by number: it has no more effect than another program's read of the
-/// file.
+/// A hint names a file by number, as a page fill does. Its effect is that of a program's read.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Hint {

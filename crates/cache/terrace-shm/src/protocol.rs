@@ -22,7 +22,7 @@ pub(crate) fn unchanged(entry: &AtomicU64, seen: Entry) -> bool {
 }
 
 /// Sets an entry to `next` (Absent or Busy), ordered before any later store to its old frame. Writer only.
-/// After this call the frame may be overwritten or reused.
+/// The frame may then be overwritten or reused.
 #[inline]
 pub fn withdraw(entry: &AtomicU64, next: Entry) {
     entry.store(next.0, Ordering::Relaxed);
@@ -35,16 +35,16 @@ pub fn publish(entry: &AtomicU64, next: Entry) {
     entry.store(next.0, Ordering::Release);
 }
 
-/// Publishes a copy of the content, ordered before any later store to the old place. Writer only. After this
-/// call the old place may be overwritten or reused.
+/// Publishes a copy of the content, ordered before any later store to the old place. Writer only. The old
+/// place may then be overwritten or reused.
 #[inline]
 pub fn replace(entry: &AtomicU64, next: Entry) {
     entry.store(next.0, Ordering::Release);
     fence(Ordering::Release);
 }
 
-/// Announces that an index node is reused for another run of pages. A reader that walked through it sees the
-/// moved epoch and walks again. Writer only.
+/// Announces the reuse of an index node for another run of pages. Readers that walked through it see the new
+/// epoch, and walk again. Writer only.
 #[inline]
 pub(crate) fn begin_reuse(epoch: &AtomicU64) {
     epoch.store(epoch.load(Ordering::Relaxed) + 1, Ordering::Release);
@@ -78,10 +78,9 @@ pub(crate) fn tick(clock: &AtomicU64) -> u64 {
     now
 }
 
-/// Records a change of an object's content. Writer only, after the entries of the changed pages were
-/// withdrawn. A reader that still saw one of them absent had then read the clock before this moment. In the
-/// other order, a reader could read the moved clock and then an unchanged absent entry, and would count as a
-/// reader after the change.
+/// Records a change of an object's content. Writer only, after the withdrawal of the changed pages' entries.
+/// So a reader that saw an old absent entry had read the clock before. In the other order a reader with the
+/// new clock could see an old absent entry.
 #[inline]
 pub fn stamp(clock: &AtomicU64, write_clock: &AtomicU64) -> u64 {
     let now = tick(clock);
@@ -89,9 +88,8 @@ pub fn stamp(clock: &AtomicU64, write_clock: &AtomicU64) -> u64 {
     now
 }
 
-/// True if data read from the source after `seen` are the content of the page, which is absent at the time of
-/// the call with the identity `now`. The entry decides; without one, any change of the object counts as a
-/// change of the page.
+/// True if data read from the source after `seen` are the content of the page, now absent with identity
+/// `now`. The entry decides; without one, any change of the object counts as a change of the page.
 #[inline]
 pub fn same_version(seen: PageVersion, now: u64, write_clock: &AtomicU64) -> bool {
     if seen.identity == NO_LEAF { unwritten_since(seen, write_clock) } else { now == seen.identity }
@@ -137,9 +135,9 @@ pub mod slot {
     }
 }
 
-/// A bounded queue with many producers and one consumer. The sequence number of each place shows that it is
-/// filled. Source: D. Vyukov, "Bounded MPMC queue". This one drops records instead of waiting, and the
-/// consumer keeps its own cursor.
+/// A bounded queue with many producers and one consumer. A place's sequence number shows that it is filled.
+/// Source: D. Vyukov, "Bounded MPMC queue". This one drops records and never waits; the consumer keeps its
+/// own cursor.
 pub mod queue {
     use super::*;
 
@@ -175,9 +173,8 @@ pub mod queue {
     }
 }
 
-/// A place for content that is replaced while it has no user: the number of users, and a bit while it is
-/// closed.
-/// A thread that finds it closed does not wait.
+/// A place for content, replaced only without users: their number, and a bit while it is closed. A thread
+/// that finds it closed does not wait.
 pub mod place {
     use super::*;
 
@@ -203,7 +200,7 @@ pub mod place {
     }
     /// Owner: the content is replaced.
     pub fn open(users: &AtomicU32) {
-        // Not a store: threads that just found it closed have still to leave.
+        // Not a store: threads that just found it closed must still leave.
         users.fetch_sub(CLOSED, Ordering::Release);
     }
 }

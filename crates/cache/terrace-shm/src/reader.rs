@@ -48,8 +48,8 @@ pub struct Reader<'a> {
 
 impl Reader<'_> {
     /// Reads `[offset, offset + len)` of the object in `slot` into `out`, as far as frames and the compressed
-    /// pool hold it. For clients: stops where a kernel's page cache may have newer content. `unpack` has the
-    /// caller's codecs beyond LZ4, and is called for pages from the pool.
+    /// pool have it. For clients: stops where the kernel's page cache may have newer content. `unpack` has
+    /// the caller's codecs beyond LZ4, and gets a call for each page from the pool.
     ///
     /// # Safety
     /// `out` must be valid for writes of `len` bytes. The caller has the file open, so that the slot stays the
@@ -170,8 +170,7 @@ impl Reader<'_> {
         Step::Unstable
     }
 
-    /// The common case in a function of its own: with fewer instructions and stores between two copies, the
-    /// copies overlap more. None: the page moved meanwhile.
+    /// The common case: few instructions between two copies let them overlap. None: the page moved.
     ///
     /// # Safety
     /// `out` takes `bytes`, which lie in one page.
@@ -185,8 +184,7 @@ impl Reader<'_> {
         bytes: usize,
     ) -> Option<usize> {
         let frame = self.seg.try_frame(seen.payload())?;
-        // SAFETY: inside the frame. The copy may race with the daemon, and is used only if the entry has not
-        // changed.
+        // SAFETY: inside the frame. The copy may race with the daemon: a changed entry discards it.
         unsafe { copy::out_of_frames(frame.add(in_page), out, bytes) };
         if !unchanged(entry, seen) {
             return None;
@@ -231,14 +229,14 @@ impl Reader<'_> {
     }
 }
 
-/// Prefetches the bytes of a read of `len` bytes at `offset` into the processor's cache, as far as they lie
-/// in one frame. Does nothing if the page is not in a frame.
+/// Prefetches `len` bytes at `offset` into the processor's cache, as far as they lie in one frame. Does
+/// nothing for a page without a frame.
 #[inline]
 pub fn prefetch(seg: &Segment, slot: &ObjectSlot, offset: u64, len: usize) {
     let (page, in_page) = (offset / PAGE_SIZE as u64, offset as usize % PAGE_SIZE);
     let Ok(Some((_, leaf))) = seg.find_leaf(slot, page / BLOCK_PAGES as u64) else { return };
     let seen = look(&leaf.0[(page % BLOCK_PAGES as u64) as usize]);
-    // The frame's content at the time of the read does not matter: the read checks the entry again.
+    // The frame's content does not matter: the read checks the entry again.
     if seen.state() == State::Present
         && let Some(frame) = seg.try_frame(seen.payload())
     {

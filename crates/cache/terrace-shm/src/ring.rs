@@ -1,5 +1,5 @@
-//! The ring of one client process: counters, and slots for page fills, which are pages that the client has
-//! read from the source.
+//! The ring of one client process: counters, and slots for page fills (pages that the client has read from
+//! the source).
 //!
 //! ```text
 //! page 0   counters: STRIPES x 128 bytes; ends of the lanes: LANES x 128 bytes
@@ -20,15 +20,14 @@ use crate::trace::{LANE_BYTES, LANE_RECORDS, LANES, Lane, LaneEnds, Record};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Counter stripes: threads of a client spread over them, so that plain increments rarely collide.
+/// Counter stripes: a client's threads spread over them, so that plain increments rarely collide.
 pub(crate) const STRIPES: usize = 16;
 /// Maximum number of slots of a ring.
 pub const SLOTS_MAX: usize = 64;
 /// First page of content.
 const CONTENT_AT: usize = 3;
 
-/// Counters of a client. Increments are plain load + store: an update may be lost when two threads share a
-/// stripe.
+/// Counters of a client. Increments are plain load + store: threads that share a stripe may lose updates.
 #[repr(C, align(128))]
 #[derive(Debug, Default)]
 pub struct Counters {
@@ -56,7 +55,7 @@ pub struct Counters {
     pub read_ns: AtomicU64,
 }
 
-/// Counters of a client's reads of targets, by target number; as above.
+/// Counters of a client's reads of targets, by target number.
 #[repr(C, align(128))]
 #[derive(Debug, Default)]
 pub struct TargetCounters {
@@ -196,7 +195,7 @@ impl Ring {
 fn check(fd: BorrowedFd<'_>, slots: usize) -> io::Result<()> {
     let is_one =
         slots > 0 && slots <= SLOTS_MAX && rustix::fs::fstat(fd)?.st_size as usize >= Ring::file_bytes(slots);
-    // Without a text: the client may be inside an allocator here.
+    // Without a text, because the client may be inside an allocator.
     if is_one { Ok(()) } else { Err(rustix::io::Errno::INVAL.into()) }
 }
 

@@ -1,5 +1,4 @@
-//! Buffers too large for the stack of a foreign program: places in the library's zero pages, taken without a
-//! lock.
+//! Buffers too large for a foreign program's stack: places in the library's zero pages, taken without a lock.
 //!
 //! Programs give some threads 16 KiB of stack, and signal handlers 8 KiB. A reader that finds no free place
 //! uses the mount path. A thread that jumps out of a signal handler leaves its place taken.
@@ -68,7 +67,7 @@ pub fn forked() {
     OWNERS.iter().filter(|o| o.0.load(Ordering::Relaxed) != me).for_each(|o| o.0.store(0, Ordering::Release));
 }
 
-/// A number unique among the running threads of the process: the thread pointer, which a fork keeps.
+/// A number unique among the process's running threads: the thread pointer, which a fork keeps.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn thread() -> usize {

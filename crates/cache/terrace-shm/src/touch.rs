@@ -57,8 +57,7 @@ impl TouchTable {
         // SAFETY: bytes shared with other processes are only accessed as atomics.
         self.frames.get(i).map(|count| unsafe { count.as_ref() })
     }
-    /// Records an access. Loads first: a saturated count costs no store, so hot lines stay shared between
-    /// CPUs.
+    /// Records an access. A saturated count costs no store, so that processors share hot lines.
     #[inline]
     pub fn touch(&self, i: u32) {
         let Some(c) = self.frame(i) else { return };

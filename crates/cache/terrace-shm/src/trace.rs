@@ -1,12 +1,12 @@
 //! Lanes: records of a client's reads while a trace of the mount is recorded.
 //!
 //! A client's hit makes no system call, so only the client knows the order of its reads. While the header's
-//! `tracing` is set, a client appends a record of each read to a lane of its ring: a bounded queue with many
-//! producers (threads that share a lane) and the daemon as its consumer. A full lane drops records and counts
-//! them; the client never waits. Without a trace the lanes are not touched and have no memory.
+//! `tracing` is set, a client appends a record of each read to a lane of its ring. A lane is a bounded queue
+//! with several threads as producers, and the daemon as consumer. A full lane drops and counts records; the
+//! client never waits. Without a trace the lanes have no memory.
 //!
-//! The client may write anything here at any time: the daemon keeps its own cursor, reads each word once, and
-//! reads a bounded number of records at a time.
+//! The client may write anything here at any time. So the daemon keeps its own cursor, reads each word once,
+//! and reads a bounded number of records at a time.
 
 use crate::protocol::queue;
 use crate::sync::{AtomicU64, Ordering};
@@ -85,7 +85,6 @@ impl Span {
 pub struct Lane<'a> {
     /// Its ends.
     pub ends: &'a LaneEnds,
-    /// Its [`LANE_RECORDS`] records.
     pub(crate) records: &'a [Record],
 }
 

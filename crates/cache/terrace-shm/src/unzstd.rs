@@ -1,9 +1,8 @@
 //! Decodes zstd's pages in a foreign program, in reserved memory, without a lock and without allocation.
 //!
-//! A decoder needs some 100 KiB of memory. A few are in the library's zero pages, which have no memory until
-//! they are used. A reader that finds none free uses the mount path. A decoder that a signal handler has
-//! interrupted stays taken. A decoder held across fork() is leaked: the child cannot know whether its owner
-//! still runs.
+//! A decoder needs some 100 KiB. A few are in the library's zero pages, which have no memory until their use.
+//! Without a free decoder a reader uses the mount path. A decoder interrupted by a signal handler stays
+//! taken. One held across fork() is leaked: the child cannot know whether its owner still runs.
 
 use crate::codec::Page;
 use crate::layout::PAGE_SIZE;
@@ -18,7 +17,7 @@ use zstd_safe::zstd_sys::{
 const BYTES: usize = 96 << 10;
 const DECODERS: usize = 8;
 
-/// Not initialised yet: initialisation executes `cpuid`, which takes microseconds in a virtual machine.
+/// Not initialised yet: that executes `cpuid`, which takes microseconds in a virtual machine.
 const NEW: u32 = 0;
 const FREE: u32 = 1;
 const TAKEN: u32 = 2;
@@ -44,7 +43,7 @@ impl Decoder {
     }
 }
 
-/// Decodes a magicless zstd frame of one page. False: not such a frame, or no decoder is free. `near`: first
+/// Decodes a magicless zstd frame of one page. False: no sound frame, or no free decoder. `near`: first
 /// decoder to try.
 pub fn unzstd(bytes: &[u8], out: &mut Page, near: usize) -> bool {
     let all = || (0..DECODERS).map(|i| &ALL[(near + i) % DECODERS]);

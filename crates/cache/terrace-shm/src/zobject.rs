@@ -4,8 +4,8 @@
 //!  31        10 9    0          63     46 45  44 43  32 31    0
 //! |  zspage    | slot |        |  check  | codec | bytes | place |  then the bytes
 //! ```
-//! `place` is the position of the page's entry in the index. By it the daemon finds the entry, and a reader
-//! verifies that the object belongs to its page.
+//! `place` is the position of the page's entry in the index. The daemon finds the entry by it, and a reader
+//! verifies its object by it.
 
 use crate::codec::Encoding;
 pub use crate::entry::Handle;
@@ -29,7 +29,6 @@ const _: () = assert!(UNITS <= 1 << SLOT_BITS);
 const _: () = assert!((ZSPAGES_MAX as u64) < 1 << (31 - SLOT_BITS));
 
 impl Handle {
-    /// The slot `slot` of zspage `zspage`.
     pub(crate) fn new(zspage: u32, slot: u32) -> Handle {
         debug_assert!(zspage < ZSPAGES_MAX && slot < 1 << SLOT_BITS);
         Handle(zspage << SLOT_BITS | slot)
@@ -72,8 +71,7 @@ const SIZES: [u16; CLASS_MAX as usize + 1] = {
     sizes
 };
 
-/// The smallest sufficient class for each number of steps. Of classes with equal numbers of slots only one is
-/// used.
+/// The smallest sufficient class for each number of steps. It uses one of several classes with as many slots.
 const CLASSES: [u8; OBJECT_MAX / STEP + 1] = {
     let mut classes = [0; OBJECT_MAX / STEP + 1];
     let (mut steps, mut class) = (0, 1);

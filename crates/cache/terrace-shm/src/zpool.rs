@@ -1,10 +1,10 @@
-//! The compressed pool: pages that left their frames and are kept compressed.
+//! The compressed pool: compressed pages without frames.
 //!
 //! *Picture*: zcache (B. Liu, "zcache: a compressed file page cache", 2013) without its buddies and trees.
-//! The index names an object by its handle, as it names a frame, and an object's head names its place in the
-//! index. Slots of sizes 64 bytes apart lie in zspages of 64 KiB ([`crate::zobject`]). Eviction is first in,
-//! first out with a second chance for touched objects (CLOCK; F. J. Corbató, 1968), over objects of all
-//! sizes. Compaction runs on demand.
+//! The index names an object by its handle, as it names a frame. An object's head names its place in the
+//! index. Slots of sizes 64 bytes apart lie in zspages of 64 KiB ([`crate::zobject`]). Eviction is CLOCK over
+//! objects of all sizes (F. J. Corbató, 1968): first in, first out, with a second chance for touched ones.
+//! Compaction runs on demand.
 //!
 //! All methods need the engine's state lock. Readers need none ([`crate::zread`]), so objects follow the rules
 //! of frames:
@@ -16,8 +16,7 @@
 //! | let [`ZPool::compact`] move one | (it has copied) `replace` the entry in the callback | (it frees the old slot) |
 //!
 //! When the pool is full, [`ZPool::store`] returns None. The caller evicts some of [`ZPool::coldest`],
-//! compacts and retries. Below the limit none of that is needed. [`ZPool::trim`] releases the memory of
-//! unused zspages, with a system call each.
+//! compacts and retries. [`ZPool::trim`] releases the memory of unused zspages, with a system call each.
 
 use crate::codec::{Coded, Page, Unpack};
 use crate::index::Place;
@@ -68,8 +67,8 @@ pub struct ZPool {
 }
 
 impl ZPool {
-    /// The pool of a segment: empty, with limit 0. The memory of an earlier daemon's pool is released, so no
-    /// entry may name a handle any more. (A reader that holds one finds no object of that length.)
+    /// The pool of a segment: empty, with limit 0. Releases the memory of an earlier daemon's pool, so no
+    /// entry may name a handle. (A reader with an old handle finds no object of that length.)
     ///
     /// # Errors
     /// Memory cannot be given back.
@@ -89,7 +88,7 @@ impl ZPool {
         })
     }
 
-    /// Limit of [`ZPool::bytes`], rounded down to zspages. Above it no zspage is added until
+    /// Limit of [`ZPool::bytes`], rounded down to zspages. Above it the pool adds no zspage until
     /// [`ZPool::compact`] and [`ZPool::trim`] have reduced them.
     pub fn set_limit(&mut self, bytes: u64) {
         let zspages = bytes / ZSPAGE_SIZE as u64;
@@ -140,7 +139,7 @@ impl ZPool {
         };
         let head = Head::new(page.codec, place.0, page.bytes);
         let at = self.address(handle);
-        // SAFETY: a slot of this size that no entry names. Readers with an old handle detect the reuse by
+        // SAFETY: a slot of this size, named by no entry. Readers with an old handle detect the reuse by
         // their entry.
         unsafe {
             at.cast::<u64>().write(head.0);
@@ -234,9 +233,9 @@ impl ZPool {
         }
     }
 
-    /// Up to `want` pages that are oldest and untouched since their last check, oldest first. They stay until
-    /// the caller evicts them. Touched pages become newest. It checks a bounded number, so that the lock is
-    /// not held long. It may find fewer, even none, where all were touched; the next call goes on.
+    /// Up to `want` pages untouched since their last check, oldest first. They stay until the caller evicts
+    /// them. Touched pages become newest. A call checks a bounded number to keep the lock short. It may find
+    /// fewer, even none if all are touched; the next call goes on.
     pub fn coldest(&mut self, want: usize, out: &mut Vec<(Handle, Place)>) {
         let mut next = self.zspages.oldest();
         let mut looks = self.zspages.live().min(LOOKS_PER_VICTIM * want + LOOKS_MIN);
@@ -273,13 +272,11 @@ impl ZPool {
         }
     }
 
-    /// Moves pages from sparse zspages to others of their class, so that zspages become free. Stops when
-    /// `budget` bytes are moved (and the present zspage is empty), or nothing is left to gain. Returns the
-    /// bytes moved.
+    /// Moves pages from sparse zspages to others of their class, to free zspages. Stops after `budget` bytes
+    /// (with the present zspage empty), or without further gain. Returns the bytes moved.
     ///
-    /// `moved(place, old, new)` is called when the copy at `new` is complete. It must make the entry name
-    /// `new` with [`crate::protocol::replace`]. Readers may use `old` until then; it is not overwritten
-    /// before.
+    /// Calls `moved(place, old, new)` once the copy at `new` is complete. That must make the entry name `new`
+    /// with [`crate::protocol::replace`]. Readers may use `old` until then.
     pub fn compact(&mut self, budget: usize, mut moved: impl FnMut(Place, Handle, Handle)) -> usize {
         let mut bytes = 0;
         while bytes < budget {
@@ -308,8 +305,8 @@ impl ZPool {
         bytes
     }
 
-    /// Releases the memory of unused zspages until at most `keep` bytes of it are left, and all of it above
-    /// the limit. Returns the bytes released.
+    /// Releases memory of unused zspages down to `keep` bytes, and all of it above the limit. Returns the
+    /// bytes released.
     ///
     /// # Errors
     /// Errors of the system call: memory that was not released still counts as held.

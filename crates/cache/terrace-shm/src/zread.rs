@@ -1,9 +1,8 @@
 //! Reads a page of the compressed pool without the daemon: copies the bytes, checks the entry again, decodes
 //! the copy.
 //!
-//! The bytes are decoded only after the check has shown that they belong to the page. Torn bytes never reach
-//! the decoder, and another page's content never reaches the caller. Decoder and lengths are bounded all the
-//! same, so that the pool need not be trusted.
+//! It decodes the bytes only after the check: torn bytes never reach the decoder, another page's content
+//! never the caller. Decoder and lengths are still bounded, so that the pool need not be trusted.
 
 use crate::codec::{Coded, Page, Unpack};
 use crate::copy;
@@ -33,7 +32,7 @@ impl<'a> PageCopy<'a> {
     pub fn new(room: &'a mut MaybeUninit<Page>) -> PageCopy<'a> {
         PageCopy { object: room, head: Head(0) }
     }
-    /// Copies the object at `handle`. False: there is no object (any more), or not one of that length.
+    /// Copies the object at `handle`. False: no object of that length.
     pub fn fetch(&mut self, seg: &Segment, handle: Handle) -> bool {
         let zspage = handle.zspage();
         self.head = Head(0);
@@ -44,7 +43,7 @@ impl<'a> PageCopy<'a> {
         if handle.slot() >= slots_of(class) {
             return false;
         }
-        // Copies the whole slot, whatever the head's length: waiting for the head would cost another latency.
+        // Copies the whole slot, whatever the head's length: a wait for the head would cost another latency.
         let (slot, to) = (slot_bytes(class), self.object.as_mut_ptr().cast::<u8>());
         let size = slot.min(OBJECT_MAX);
         // SAFETY: the slot number is less than slots_of(class), so the slot lies in the zspage. The copy may
@@ -81,7 +80,6 @@ pub(crate) struct CompressedRead<'a> {
     pub(crate) place: Place,
     /// Reuse epoch before the walk.
     pub(crate) epoch: u64,
-    /// Page of the object.
     pub(crate) page: u64,
 }
 
@@ -136,9 +134,9 @@ impl CompressedRead<'_> {
     }
 }
 
-/// Decodes a whole compressed page for the daemon, without its lock: `seen` is the entry of `place` as read
-/// under it. The epoch need not be checked: an entry that is still `seen` is still the page's, because a
-/// version never comes back.
+/// Decodes a whole compressed page for the daemon, without its lock. `seen`: the entry of `place`, read under
+/// the lock. An unchanged entry is still the page's, without a check of the epoch: a version never comes
+/// back.
 pub fn load(
     seg: &Segment,
     place: Place,

@@ -1,9 +1,9 @@
 //! Slots of the pool: the free ones, and the order of eviction. This file touches no memory of the pool.
 //!
-//! *Picture*: a slab allocator with slabs of 64 KiB, each of one size class. Per class, zspages with free
-//! slots are in lists by quarters of fullness. New objects go to the fullest zspages, and compaction empties
-//! the emptiest, so that sparse zspages drain. Source: N. Gupta and M. Kim, zsmalloc (Linux, mm/zsmalloc.c:
-//! fullness groups). Unlike there, no object crosses two zspages, since 64 KiB leave little at the end.
+//! *Picture*: a slab allocator with slabs of 64 KiB, each of one size class. Each class has lists of zspages
+//! with free slots, by quarters of fullness. New objects go to the fullest zspages, and compaction empties
+//! the emptiest: sparse zspages drain. Source: N. Gupta and M. Kim, zsmalloc (Linux, mm/zsmalloc.c: fullness
+//! groups). Unlike there, an object lies in one zspage, since 64 KiB leave little at the end.
 //!
 //! A slot costs one [`Link`] of 8 bytes: the neighbours in age of a live object, or the next free slot.
 
@@ -54,10 +54,8 @@ const NO_SLOT: u16 = u16::MAX;
 pub(crate) struct Zspages {
     pages: Vec<Zspage>,
     lists: [u32; LISTS],
-    /// Free slots of each class.
     free: [usize; CLASS_MAX as usize + 1],
     max: u32,
-    /// Zspages with memory.
     held: u32,
     idle: u32,
     live: usize,
@@ -82,18 +80,16 @@ impl Zspages {
             newest: NONE,
         }
     }
-    /// Zspages that have memory.
     pub(crate) fn held(&self) -> u32 {
         self.held
     }
-    /// Of these, unused ones.
+    /// Unused zspages with memory.
     pub(crate) fn idle(&self) -> u32 {
         self.idle
     }
     pub(crate) fn live(&self) -> usize {
         self.live
     }
-    /// Memory of these tables, bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.pages.len() * size_of::<Zspage>() + self.links * size_of::<Link>()
     }
@@ -105,7 +101,6 @@ impl Zspages {
     pub(crate) fn zspages(&self) -> u32 {
         self.pages.len() as u32
     }
-    /// Objects in a zspage.
     pub(crate) fn live_in(&self, zspage: u32) -> usize {
         self.pages.get(zspage as usize).map_or(0, |z| z.live.into())
     }
@@ -179,7 +174,6 @@ impl Zspages {
     pub(crate) fn first_idle(&self) -> Option<u32> {
         Some(self.lists[IDLE as usize]).filter(|&n| n != NONE)
     }
-    /// Records that the memory of an unused zspage was released.
     pub(crate) fn note_memory_released(&mut self, n: u32) {
         assert_eq!(self.pages[n as usize].list, IDLE);
         self.unlist(n);
@@ -300,13 +294,11 @@ impl Zspages {
             _ => self.link(newer).older = older,
         }
     }
-    /// Removes the object and frees its slot.
     pub(crate) fn remove(&mut self, handle: Handle) {
         assert!(self.is_live(handle), "{handle:?} is no object");
         self.leave(handle);
         self.put(handle);
     }
-    /// Makes the object the newest.
     pub(crate) fn make_newest(&mut self, handle: Handle) {
         self.leave(handle);
         self.add_newest(handle);
@@ -314,15 +306,14 @@ impl Zspages {
     pub(crate) fn oldest(&self) -> Option<Handle> {
         Some(Handle(self.oldest)).filter(|h| h.0 != NONE)
     }
-    /// The next newer one.
     pub(crate) fn newer(&self, handle: Handle) -> Option<Handle> {
         self.slot(handle).map(|link| Handle(link.newer)).filter(|h| h.0 != NONE)
     }
 
     // ---- compaction ----------------------------------------------------------------------------------------------
 
-    /// The zspage that needs the fewest moved bytes to be emptied into others of its class, which must have
-    /// room. It is on no list until it is empty, so that no new object goes there.
+    /// The zspage with the fewest bytes to move into others of its class, which must have room. It is on no
+    /// list until it is empty, so that no new object goes there.
     pub(crate) fn begin_emptying(&mut self) -> Option<u32> {
         let cost = |n: u32| {
             let z = &self.pages[n as usize];

@@ -1,15 +1,14 @@
-//! Locks of the standard library with the interface of parking_lot and without poisoning: a panic of the
-//! holder frees the lock.
+//! Locks of the standard library with parking_lot's interface, without poisoning: a panic of the holder frees
+//! the lock.
 //!
 //! Alternative that failed: parking_lot. Its waiters call `sched_yield` several times before they sleep. The
-//! kernel's scheduler (EEVDF) runs a thread that yields only after the others' time slices of some
-//! milliseconds: 1 % of updates took 0.6 to 1.1 ms (bench/results.md, YCSB). The standard library's waiters
-//! spin for a few microseconds and then sleep. parking_lot also keeps sleepers in a table of the process. A
-//! forked child inherits the table with entries in the stacks of threads that it lacks, and loses wake-ups.
+//! kernel's scheduler (EEVDF) then runs other threads for some milliseconds: 1 % of updates took 0.6 to 1.1
+//! ms (bench/results.md, YCSB). The standard library's waiters spin for a few microseconds and then sleep.
+//! parking_lot also keeps sleepers in a table of the process. A forked child inherits entries of threads that
+//! it lacks, and loses wake-ups.
 //!
-//! A lock of the standard library is unfair: a thread that unlocks and locks again at once gets it before a
-//! sleeper wakes. So the wait is bounded: once a thread has waited 2 ms, later threads sleep before they lock
-//! (`waiting.rs`).
+//! A lock of the standard library is unfair: a thread that unlocks and locks again precedes a waking sleeper.
+//! So `waiting.rs` bounds the wait: once a thread has waited 2 ms, later threads sleep before they lock.
 
 mod waiting;
 
@@ -100,8 +99,8 @@ impl<T> RwLock<T> {
 }
 
 impl<T: ?Sized> RwLock<T> {
-    /// Waits until no writer holds the lock or waits for it. A thread that reads already may therefore wait
-    /// for ever.
+    /// Waits until no writer holds the lock or waits for it. So a thread that already reads may wait for
+    /// ever.
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         self.try_read().unwrap_or_else(|| self.waiting.wait(|| clean(self.lock.read())))
     }

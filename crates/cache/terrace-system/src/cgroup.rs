@@ -1,9 +1,9 @@
 //! The memory control groups of this process: their limits, their use, and kills for lack of memory.
 //!
-//! Version 1 has a separate tree for the memory controller, version 2 has one tree for all controllers.
-//! /proc/self/cgroup and the mount table show both. Groups without a limit are left out.
+//! Version 1 has a separate tree for the memory controller, version 2 one tree for all. /proc/self/cgroup and
+//! the mount table show both. Groups without a limit are left out.
 //!
-//! All errors are those of [`read`]: a file that cannot be read at the moment does not mean "no limit".
+//! All errors are those of [`read`]: an unreadable file does not mean "no limit".
 
 mod machine;
 
@@ -79,7 +79,7 @@ impl Groups {
             Version::V2 => entry.fstype == "cgroup2",
         };
         let Some(tree) = table.iter().find(of_memory) else { return Groups::default() };
-        // In a container, the mounted tree begins at its own group, and the path may begin above that.
+        // A container's mounted tree begins at its own group; the path may begin above.
         let below = path.strip_prefix(&tree.root).or(path.strip_prefix("/")).unwrap_or(Path::new(""));
         let own = Some(tree.point.join(below)).filter(|dir| dir.is_dir());
         let own = own.unwrap_or_else(|| tree.point.clone());
@@ -108,7 +108,6 @@ impl Groups {
     }
 }
 
-/// The lowest limit, or the first error.
 fn lowest(found: impl Iterator<Item = io::Result<Option<Limit>>>) -> io::Result<Option<Limit>> {
     let found = found.collect::<io::Result<Vec<_>>>()?;
     Ok(found.into_iter().flatten().min_by_key(|limit| limit.bytes))
@@ -162,7 +161,7 @@ impl Group {
         let cached = of(["inactive_file", "active_file", "slab_reclaimable"]);
         let refaults = of(["workingset_refault", "workingset_refault_file", "workingset_refault_anon"]);
         let stalled_ns = match self.version {
-            // It has no such count for a group.
+            // Version 1 has no such count for a group.
             Version::V1 => None,
             Version::V2 => read(&self.dir.join("memory.pressure"))?.and_then(|text| stalled_ns(&text)),
         };
@@ -255,7 +254,7 @@ mod tests {
             &own,
             &[("memory.current", "105906176\n"), ("memory.events", "high 3\nmax 5\noom 2\noom_kill 1\n")],
         );
-        // In a container, the mounted tree begins at its own group, but the path does not.
+        // A container's mounted tree begins at its own group, but the path does not.
         let groups = Groups::found("0::/a/b\n", &[entry(dir.path(), "cgroup2", "/a", "rw")]);
         assert_eq!(groups.limit().unwrap().map(|limit| limit.bytes), Some(128 * MIB));
         write(&own, &[("memory.pressure", "some avg10=0.00 avg60=0.00 avg300=0.00 total=12\n")]);

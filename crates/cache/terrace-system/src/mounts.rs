@@ -31,8 +31,8 @@ impl Entry {
         unescaped(self.escaped_source.as_bytes())
     }
 
-    /// Does the server alone check permissions? Then the kernel checks no modes, and the owners shown may be
-    /// meaningless here (sshfs).
+    /// Whether the server alone checks permissions: the kernel checks no modes, and owners may be meaningless
+    /// here (sshfs).
     pub fn is_checked_by_server(&self) -> bool {
         let checks = |option| option == "default_permissions";
         self.fstype.split('.').next().is_some_and(|kind| matches!(kind, "fuse" | "fuseblk"))
@@ -45,7 +45,7 @@ impl Entry {
     }
 }
 
-/// All mounts that this process sees, oldest first; a later one at the same point covers an earlier one.
+/// All mounts that this process sees, oldest first: a later one covers an earlier one at the same point.
 /// Empty if the table cannot be read.
 pub fn table() -> Vec<Entry> {
     table_of("self").unwrap_or_default()

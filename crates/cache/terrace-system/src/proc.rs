@@ -41,8 +41,7 @@ pub fn task_flags(stat: &str) -> u32 {
     stat_fields(stat).nth(6).and_then(|flags| flags.parse().ok()).unwrap_or_default()
 }
 
-/// Whether a task makes no more system calls, by its `stat`: it is dead or exiting, perhaps delayed by a core
-/// dump.
+/// Whether a task makes no more system calls, by its `stat`: dead, exiting, or in a core dump.
 pub fn is_ending(stat: &str) -> bool {
     let dead = stat_fields(stat).next().is_some_and(|state| state.starts_with(['Z', 'X']));
     dead || task_flags(stat) & (PF_EXITING | PF_POSTCOREDUMP | PF_DUMPCORE) != 0
@@ -56,7 +55,7 @@ pub fn is_dumping(stat: &str) -> bool {
 /// Fields of /proc/PID/stat of a process or thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stat {
-    /// `R`, `S`, `D`, ...; `Z` if it has ended and was not waited for.
+    /// `R`, `S`, `D`, ...; `Z`: ended, before its parent's wait.
     pub state: char,
     /// The process that waits for its end.
     pub parent: i32,
@@ -116,7 +115,7 @@ pub struct Ticks {
     pub idle: u64,
     /// Idle and busy.
     pub all: u64,
-    /// Taken by the hypervisor; in neither of the others.
+    /// Taken by the hypervisor; not in the other fields.
     pub stolen: u64,
 }
 

@@ -1,15 +1,15 @@
 //! The base version of a file: the identity of a state that is durable in the source. After a power cut a
 //! start writes the target's undestaged pages over this state alone.
 //!
-//! A base version arises in two ways.
+//! A file gets a base version in two ways:
 //! - All content is durable in the source (`burst::sync_to_source`).
-//! - Only pages are missing there. A write extends the source at once (`path/write.rs`), and a new file has
+//! - The source lacks only pages. A write extends the source at once (`path/write.rs`), and a new file has
 //!   grown from nothing. An fsync of the source makes size, existence and times durable, and the pages go to
 //!   the target: [`renew`].
 //!
-//! A replay writes older undestaged pages of the target over the new base version, too. So they must be the
-//! newest acknowledged versions. Pages that have gone to the source since break this rule
-//! ([`Burst::must_destage`]): then only the first way remains. It ends with a destage-complete record.
+//! A replay also writes older undestaged pages over the new base version. So the target must hold the newest
+//! acknowledged version of each page. After writeback of such a page ([`Burst::must_destage`]) only the first
+//! way remains. It ends with a destage-complete record.
 
 use crate::context::Context;
 use crate::file::burst::Burst;
@@ -47,8 +47,8 @@ pub(crate) fn make_durable(cx: &Context, o: &Object) -> io::Result<Durable> {
     Ok(Durable { identity, changes, calm })
 }
 
-/// Takes this state as the file's base version, unless a change of the source has begun since, or its clock
-/// differs from this machine's. `since`: number of changes before those that serve to compare the clocks.
+/// Makes this state the file's base version, unless the source changes meanwhile or its clock differs from
+/// this machine's. `since`: number of changes before the comparison of the clocks.
 pub(crate) fn take(cx: &Context, o: &Object, burst: &mut Burst, durable: Durable, since: u64) {
     let Durable { identity, changes, calm } = durable;
     let same = calm && burst.changing == 0 && burst.changes == changes;
@@ -62,8 +62,8 @@ pub(crate) fn take(cx: &Context, o: &Object, burst: &mut Burst, durable: Durable
         identity.filter(|identity| is_base && identity.is_lasting).map(|identity| identity.digest);
 }
 
-/// Gives a base version to a file without one that has many pages for a target. It lacks one because this
-/// run has changed the source, or has not examined it. The caller holds the file's writeback lock.
+/// Gives a base version to a file with many pages for a target. The file lacks one: this run has changed the
+/// source, or not examined it. The caller holds the file's writeback lock.
 ///
 /// # Errors
 /// The source's.
@@ -86,8 +86,8 @@ pub(crate) fn renew(cx: &Context, o: &Object) -> io::Result<()> {
     Ok(())
 }
 
-/// Allocates space in the source for pages that it will get: acknowledged data must not fail there later.
-/// This is a change of the file.
+/// Allocates space in the source, so that writeback of acknowledged pages cannot fail there later. The
+/// allocation changes the file.
 ///
 /// # Errors
 /// The source has no space.
@@ -105,8 +105,8 @@ pub(crate) fn reserve(cx: &Context, o: &Object, pages: &[u64]) -> io::Result<()>
     Ok(())
 }
 
-/// Whether the source's clock agrees with this machine's now. It makes a change to find out: the last write
-/// may be long ago, by a clock that is ahead.
+/// Whether the source's clock agrees with this machine's now. The test changes the file: the last write may
+/// be old, with the stamp of a clock that is ahead.
 fn is_in_step(cx: &Context, o: &Object) -> bool {
     let changed = o.renew_ctime().and_then(|()| Identity::of(o.source().as_path()));
     let mut burst = o.burst.lock();
@@ -124,7 +124,7 @@ fn lacks_only_a_base_version(cx: &Context, o: &Object, burst: &Burst) -> bool {
     lacks && is_there && is_well && (burst.target.is_some() || intent::choose(cx, o).is_some())
 }
 
-/// Whether the file's number is that of its inode, and so leads to it after a restart.
+/// Whether the file's number is its inode number, by which a restart finds the file.
 fn is_found_again(cx: &Context, o: &Object) -> bool {
     let of_root = |dev: u64| cx.source_root.get().is_none_or(|root| root.dev == dev);
     o.source().stat().is_ok_and(|stat| stat.st_ino == o.id() && of_root(stat.st_dev))

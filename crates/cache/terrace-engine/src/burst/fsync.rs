@@ -1,4 +1,4 @@
-//! The burst buffer: with `[dirty] durable = "tier"` an fsync is answered when the file's dirty pages are
+//! The burst buffer: with `[dirty] durable = "tier"`, an fsync returns once the file's dirty pages are
 //! durable on a device.
 //!
 //! ```text
@@ -7,13 +7,13 @@
 //!                 ├──► only grown: fsync there ─────┘ a new base version
 //!                 └──► all dirty pages to the source, fsync there, destage-complete record, flush ──► answer, and a new base version
 //! ```
-//! Undestaged pages stay dirty in memory until the source has them: a target is read only after a power cut
-//! (`burst/replay.rs`). So they are changed, cut and written back like any dirty page. The target's records
-//! follow these changes (`device/scan/undestaged.rs`, `tier/intent.rs`).
+//! Undestaged pages stay dirty in memory until the source has them. Only a replay after a power cut reads a
+//! target (`burst/replay.rs`). So writes, truncates and writeback treat them like any dirty page. The
+//! target's records follow these changes (`device/scan/undestaged.rs`, `tier/intent.rs`).
 //!
-//! An fsync promises the file's size and existence, too. After growth, or any change other than writes within
-//! the end, the fsync first makes the source durable without the missing pages. That state is the new base
-//! version (`burst/base_version.rs`).
+//! An fsync also promises the file's size and existence. After any change other than a write within the end,
+//! it first makes the source durable without the missing pages. That state is the new base version
+//! (`burst/base_version.rs`).
 
 use crate::burst::base_version;
 use crate::burst::spread::{append_all, spread};
@@ -32,16 +32,11 @@ use crate::tier::intent::{self, INTENT_NS, on_target};
 use std::io;
 use std::sync::atomic::Ordering;
 
-/// The calls of the paths below.
 pub(crate) const HOOK: BurstHook = BurstHook { note_write, destage_locked, note_deleted };
 /// Undestaged pages take at most 1/`UNDESTAGED_PART` of a target.
 const UNDESTAGED_PART: u64 = 4;
 
-/// Makes all data written so far durable, in the source or on a target, and reports writebacks that failed
-/// since `seen`.
-///
-/// # Errors
-/// A failure that this handle has not reported yet.
+/// As [`crate::Engine::fsync`], in the source or on a target.
 pub(crate) fn fsync(cx: &Context, o: &ObjectRef, data_only: bool, seen: &ErrorCursor) -> io::Result<()> {
     if !cx.may_have_undestaged() {
         return sync::fsync(cx, o, data_only, seen);
@@ -74,8 +69,7 @@ pub(crate) fn change_metadata(cx: &Context, o: &Object) {
     drop(intent::change(cx, o));
 }
 
-/// Makes the dirty pages of a file durable on a target. False: the source has to take them. The caller holds
-/// the file's writeback lock.
+/// Makes a file's dirty pages durable on a target. False: on none. The caller holds the writeback lock.
 fn write_to_target(cx: &Context, o: &Object) -> bool {
     let mut burst = o.burst.lock();
     if !put(cx, o, &mut burst) {
@@ -93,9 +87,9 @@ fn write_to_target(cx: &Context, o: &Object) -> bool {
     flushed
 }
 
-/// Whether the file already has undestaged pages, and enough new dirty ones for a write ahead of the next
-/// fsync. Such files are synced again and again. During an fsync the kernel lets no program write the file
-/// through the mount, so little should be left to write. False also if the burst lock is taken.
+/// Whether a file with undestaged pages has enough new dirty ones for a write ahead of its next fsync.
+/// Programs sync such files often. An fsync should be short, because the kernel blocks writes through the
+/// mount meanwhile. False also if the burst lock is taken.
 fn is_ahead(cx: &Context, o: &Object) -> bool {
     let takes = |burst: &Burst| burst.target.is_some() && !burst.must_destage;
     o.dirty.lock().dirty.len() >= cx.config.tier_ahead_min
@@ -124,9 +118,9 @@ fn put_ahead(cx: &Context, o: &Object) {
     put_ahead_locked(cx, o);
 }
 
-/// Writes a file's dirty pages ahead. The target has its base version, and write intents for later changes of
-/// the source. So the pages need no further record, and writers that extend the file do not wait: the burst
-/// lock is not held during the write to the target. The caller holds the file's writeback lock.
+/// Writes a file's dirty pages ahead. They need no further record: the target has the base version and the
+/// write intents. The write runs without the burst lock, so writers that extend the file do not wait. The
+/// caller holds the file's writeback lock.
 fn put_ahead_locked(cx: &Context, o: &Object) {
     let (device, is_changed) = {
         let mut burst = o.burst.lock();
@@ -148,7 +142,7 @@ fn put_ahead_locked(cx: &Context, o: &Object) {
     }
 }
 
-/// Dirty pages that are durable nowhere, and the time since which the oldest is dirty.
+/// Dirty pages that are durable nowhere, and the time when the oldest became dirty.
 fn dirty_pages(o: &Object) -> (Vec<u64>, u64) {
     let dirty = o.dirty.lock();
     (dirty.dirty.iter().copied().collect(), dirty.dirty_since)
@@ -198,8 +192,7 @@ fn affords(cx: &Context, device: &DeviceIo, pages: usize) -> bool {
     on_target(&mut state, device.number, |of| of.affords(pages as u32)) == Some(true)
 }
 
-/// Makes all of a file durable in the source, which destages its pages. The caller holds the file's
-/// writeback lock.
+/// Makes a file durable in the source, which destages its pages. The caller holds the writeback lock.
 fn sync_to_source(cx: &Context, o: &Object) -> io::Result<()> {
     let before = o.burst.lock().changes;
     writeback::write_back_locked(cx, o, 0..u64::MAX, Route::Direct)?;
@@ -225,7 +218,7 @@ fn destage_locked(cx: &Context, o: &Object) -> io::Result<()> {
 }
 
 /// Notes that the file is deleted. It stays undestaged until the deletion is durable in the source's file
-/// system: until then a power cut could bring it back.
+/// system. A power cut before could bring it back.
 fn note_deleted(cx: &Context, o: &Object) {
     let mut burst = o.burst.lock();
     if let Some(number) = burst.end(o.slot()) {
@@ -236,7 +229,7 @@ fn note_deleted(cx: &Context, o: &Object) {
 /// [`sync::flush_all`]; with `sync` no page is undestaged afterwards.
 ///
 /// # Errors
-/// The first failure, after everything was tried.
+/// The first failure, after all attempts.
 pub(crate) fn flush_all(cx: &Context, sync: bool) -> io::Result<()> {
     let flushed = sync::flush_all(cx, sync);
     if !sync || !cx.may_have_undestaged() {
@@ -285,8 +278,7 @@ fn retry_completions(cx: &Context, device: &DeviceIo) {
     });
 }
 
-/// Writes destage-complete records of files durably, in groups; `note` gets each group. Stops when the target
-/// takes no more records.
+/// Writes destage-complete records durably, in groups for `note`, until the target takes no more.
 fn write_completions(
     cx: &Context,
     device: &DeviceIo,
@@ -332,7 +324,7 @@ pub(crate) fn destage_due(cx: &Context, device: &DeviceIo) {
 /// Stops new undestaged pages on a target to be removed, and destages the present ones.
 ///
 /// # Errors
-/// The source fails; the target has pages of an earlier run that were not to be written.
+/// The source fails; the target keeps undestaged pages of an earlier run.
 pub(crate) fn close(cx: &Context, device: &DeviceIo) -> io::Result<()> {
     refuse_left(cx, device)?;
     on_target(&mut cx.state.lock(), device.number, |of| of.undestaged.closed = true);
@@ -359,9 +351,9 @@ pub(crate) fn refuse_left(cx: &Context, device: &DeviceIo) -> io::Result<()> {
     }
 }
 
-/// Takes over the undestaged pages found by a scan. The undestaged pages of files of a dead terraced with the
-/// same segment are dirty in memory, or were written to the source. Those of all other files exist only on
-/// the target, even if the files are in memory: they are kept until a replay.
+/// Takes over the undestaged pages found by a scan. Memory or the source has their content if a dead terraced
+/// of this segment wrote them. All others exist only on the target, even if their file is in memory, and stay
+/// until a replay.
 pub(crate) fn adopt(cx: &Context, device: &DeviceIo, undestaged: Undestaged) {
     let name = &device.name;
     if undestaged.hidden || undestaged.damaged > 0 {
@@ -389,8 +381,7 @@ pub(crate) fn adopt(cx: &Context, device: &DeviceIo, undestaged: Undestaged) {
     }
 }
 
-/// For a target that could not be scanned: each file of a dead terraced that had undestaged pages on any
-/// target may have some here.
+/// For an unscannable target: a dead terraced's file with undestaged pages may have some here.
 pub(crate) fn adopt_unknown(cx: &Context, device: &DeviceIo) {
     on_target(&mut cx.state.lock(), device.number, |of| {
         of.undestaged.is_unknown = device.may_have_undestaged() && device.medium.takes_undestaged();

@@ -1,8 +1,8 @@
 //! Replay after a power cut: undestaged pages go to the source, before their files are served.
 //!
-//! A start writes the pages only over a state that the last run left, or may have made (`tier/intent.rs`). A
-//! file in another state was changed by another program: a *conflict*. A conflict is reported, and its pages
-//! are kept until a user decides.
+//! A start writes the pages only over a state that the last run left, or may have made (`tier/intent.rs`).
+//! Any other state comes from another program: a *conflict*. The start reports it, and keeps the pages until
+//! a user decides.
 
 use crate::context::Context;
 use crate::device::format::{Record, holder};
@@ -39,8 +39,8 @@ pub struct UndestagedPages {
 pub enum Conflict {
     /// The file was changed after the run that wrote the pages.
     Changed,
-    /// The file was changed within the write intent, and the machine was not rebooted since: by that run, or
-    /// by another program just after.
+    /// The file changed within the write intent, without a reboot since. The run or a later program may have
+    /// changed it.
     SameBoot,
     /// Damaged keys may have recorded that the source has the pages.
     Doubtful,
@@ -117,10 +117,7 @@ pub(crate) fn undestaged(cx: &Context) -> io::Result<Vec<UndestagedPages>> {
         .collect())
 }
 
-/// Writes a file's undestaged pages of earlier runs to the source, or acts by `decision`.
-///
-/// # Errors
-/// The source's: the pages are kept.
+/// See [`crate::Engine::replay`].
 pub(crate) fn replay(cx: &Context, id: ObjectId, at: FileLookup, decision: Decision) -> io::Result<Replayed> {
     let of_target = |device: Arc<DeviceIo>| {
         let earlier =
@@ -136,7 +133,7 @@ pub(crate) fn replay(cx: &Context, id: ObjectId, at: FileLookup, decision: Decis
     let source = match at {
         FileLookup::Found(fd) => SourceFile::through_page_cache(fd),
         FileLookup::Unknown => return Ok(Replayed::Kept(Conflict::NotFound)),
-        // If the deletion is not durable in the source, a power cut could bring the file back.
+        // A power cut could bring the file back while the deletion is not durable in the source.
         FileLookup::Gone if cx.source_root.get().is_none() => return Ok(Replayed::Kept(Conflict::NotFound)),
         FileLookup::Gone => {
             sync::sync_root(cx)?;
@@ -144,7 +141,7 @@ pub(crate) fn replay(cx: &Context, id: ObjectId, at: FileLookup, decision: Decis
             return Ok(Replayed::Dropped);
         }
     };
-    // A served file has pages in memory that were read before, or are still to be written.
+    // A served file has pages in memory, perhaps dirty ones.
     if decision == Decision::Keep && !all.is_empty() && cx.lookup_object(id).is_some() {
         return Ok(Replayed::Kept(Conflict::SameBoot));
     }
@@ -198,7 +195,7 @@ fn judge(undestaged: &UndestagedFile, now: &Identity, boot: Boot) -> Option<Conf
     }
     match of_boot == u32::from(boot.mark) {
         true => Some(Conflict::SameBoot),
-        // The machine booted within seconds, or its clock was set back.
+        // The machine booted within seconds, or its clock went back.
         false if now.ctime >= boot.began => Some(Conflict::Changed),
         false => None,
     }

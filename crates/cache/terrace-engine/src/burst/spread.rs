@@ -1,14 +1,14 @@
 //! Splits the new pages of a burst between target and source, which write them at the same time.
 //!
-//! This is the placement `min-io-time` of two devices: both finish at the same time. No estimate fixes the
-//! number of pages for each. The target takes pages from the front of the list and the source from its end,
-//! until they meet. The source leaves a piece to the target if the target would finish all remaining pages
-//! sooner ([`Speeds`](crate::context::commit_speeds::Speeds)).
+//! As in the placement `min-io-time`, both devices finish together, but without an estimate of their shares.
+//! The target takes pages from the front of the list and the source from its end, until they meet. The source
+//! leaves a piece to the target if the target would finish all remaining pages sooner
+//! ([`Speeds`](crate::context::commit_speeds::Speeds)).
 //!
 //! The commit for the file's next base version makes the source's pages durable (`burst/base_version.rs`). So
-//! the source takes only pages of a file without a valid base version, usually a growing one: a commit is due
-//! then anyway. **The source takes no page with an older version on the target** (`DirtyPages::superseded`):
-//! a start would write that version over the newer one.
+//! the source takes pages only of files without a valid base version, usually growing ones. Their fsync needs
+//! a commit anyway. **The source takes no page with an older version on the target**
+//! (`DirtyPages::superseded`). A start would write that version over the newer one.
 
 use crate::config::SourceShare;
 use crate::context::Context;
@@ -26,7 +26,6 @@ use terrace_sync::Mutex;
 /// Pages that the source takes at a time. They are adjacent: a log is faster for scattered pages.
 const PIECE: usize = 256;
 
-/// Pages that neither side has taken.
 struct UntakenPages {
     /// Pages with older versions on the target come first.
     pages: Vec<u64>,
@@ -71,10 +70,10 @@ impl UntakenPages {
     }
 }
 
-/// Writes dirty pages of a file with undestaged pages. Afterwards each is durable on the target after its
-/// flush, or in the source after a commit there. False: the target has not taken its part. Pages that neither
-/// took stay dirty. The caller holds the file's writeback lock. `is_due`: the file's next fsync needs a
-/// commit of the source. `since`: time since which the oldest page is dirty.
+/// Writes dirty pages of a file with undestaged pages. Each page is then durable on the target after a flush,
+/// or in the source after a commit. False: the target has not taken its part. Pages that neither device took
+/// stay dirty. The caller holds the file's writeback lock. `is_due`: the file's next fsync needs a commit of
+/// the source. `since`: when the oldest page became dirty.
 pub(crate) fn spread(
     cx: &Context,
     o: &Object,
@@ -109,8 +108,7 @@ pub(crate) fn spread(
     })
 }
 
-/// Whether the source may take pages. Without direct I/O it would seem fast, because its page cache takes
-/// them.
+/// Whether the source may take pages. Without direct I/O the kernel's page cache would make it seem fast.
 fn takes_share(cx: &Context, o: &Object) -> bool {
     let is_direct = || o.source().writer().is_ok_and(|writer| writer.direct());
     let is_wanted = match cx.config.source_share {
@@ -133,7 +131,7 @@ pub(crate) fn append_all(
     pages.chunks(CONTENT_MAX).all(|pages| append(cx, o, device, pages, others, since))
 }
 
-/// Appends one batch to the target. The pages stay dirty.
+/// Appends one batch; the pages stay dirty.
 fn append(cx: &Context, o: &Object, device: &DeviceIo, pages: &[u64], others: &[Record], since: u64) -> bool {
     let in_flight = writeback::take_still_dirty(cx, o, pages);
     let content = |in_flight: &InFlightPage| {

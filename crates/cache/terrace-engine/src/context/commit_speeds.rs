@@ -1,21 +1,19 @@
-//! Measured speeds of the source and a target for the pages of bursts, for the choice between them
-//! (`burst/spread.rs`).
+//! Measured speeds of source and target for pages of bursts. `burst/spread.rs` chooses between them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Pages that the source takes once to measure its unknown speed.
 pub(crate) const TRIAL: usize = 64;
-/// Validity of a measured speed.
 const KNOWN_FOR: Duration = Duration::from_secs(10);
-/// Largest number of pages waiting for a commit, as a multiple of the pages of a recent commit: a device with
-/// a cache of its own is fast only until that is full.
+/// Maximum number of pages that wait for a commit, in recent commits. A device with a cache is fast only
+/// until the cache is full.
 const IN_FLIGHT_COMMITS_MAX: u64 = 8;
 
 /// Recent measurements; 0: none.
 #[derive(Debug, Default)]
 pub(crate) struct Speeds {
-    /// Time per page, ns: of the source, and of the target beside it.
+    /// Time per page, ns: the source's, then the target's beside it.
     source_page: AtomicU64,
     target_page: AtomicU64,
     /// Additional time of a commit per page that the source had taken before, ns.
@@ -54,7 +52,7 @@ impl Speeds {
         self.waiting.fetch_add(pages as u64, Ordering::Relaxed);
         set(&self.at, now);
     }
-    /// Notes a failed write to the source: it gets no pages for a while.
+    /// After a failed write the source gets no pages for a while.
     pub(crate) fn note_failure(&self, now: u64) {
         set(&self.most, 0);
         set(&self.source_page, 1);
@@ -70,7 +68,7 @@ impl Speeds {
             blend(&self.commit, ns.max(1));
             return;
         }
-        // Commits vary by as much as the time of one.
+        // The time of a commit varies by as much as its mean.
         blend(&self.commit_page, ns.saturating_sub(2 * get(&self.commit)) / waiting);
         self.most.fetch_max(waiting * IN_FLIGHT_COMMITS_MAX, Ordering::Relaxed);
     }

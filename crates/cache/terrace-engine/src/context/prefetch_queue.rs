@@ -9,14 +9,12 @@ use terrace_sync::{Condvar, Mutex};
 /// Capacity of the queue; further jobs are dropped.
 const JOBS_MAX: usize = 64;
 
-/// A job of a worker.
 #[derive(Debug)]
 pub(crate) enum Job {
     /// Fetch the absent pages of these spans.
     Fetch(ObjectRef, Vec<Span>),
     /// Fetch pieces of a schedule, and notify its follower.
     Scheduled(ObjectRef, Vec<(u32, Span)>),
-    /// Evict clean pages of a span.
     Drop(ObjectRef, Span),
 }
 
@@ -30,12 +28,10 @@ pub(crate) struct Jobs {
 #[derive(Debug, Default)]
 struct Waiting {
     jobs: VecDeque<Job>,
-    /// Workers exist.
     open: bool,
 }
 
 impl Jobs {
-    /// Accepts jobs from now on.
     pub(crate) fn open(&self) {
         self.waiting.lock().open = true;
     }
@@ -59,7 +55,6 @@ impl Jobs {
         true
     }
 
-    /// Number of queued jobs.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.lock().jobs.len()
     }
@@ -76,13 +71,11 @@ impl Jobs {
         }
     }
 
-    /// Takes a job without waiting.
     #[cfg(test)]
     pub(crate) fn try_take(&self) -> Option<Job> {
         self.waiting.lock().jobs.pop_front()
     }
 
-    /// Number of dropped jobs.
     pub(crate) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }

@@ -9,14 +9,13 @@ use terrace_sync::{Condvar, Mutex};
 /// Largest number of marks: the oldest is dropped.
 const MARKS_MAX: usize = 64;
 
-/// A marked page of a sequential reader.
 #[derive(Debug)]
 pub(crate) struct Mark {
     pub(crate) object: ObjectRef,
     pub(crate) page: u64,
     /// Page of the reader's next expected miss.
     pub(crate) next: u64,
-    /// Pages that the reader should have read before; empty after a miss, for which the reader waited.
+    /// Pages that the reader should have read before; empty after a miss.
     pub(crate) before: Span,
     pub(crate) since_ns: u64,
 }
@@ -29,7 +28,7 @@ pub(crate) struct Marks {
 }
 
 impl Marks {
-    /// Adds a mark. It replaces the mark through which the reader came to this page.
+    /// Adds a mark. It replaces the reader's previous mark.
     pub(crate) fn put(&self, mark: Mark) {
         let mut waiting = self.waiting.lock();
         waiting.retain(|old| old.object.id() != mark.object.id() || old.next != mark.page);
@@ -49,7 +48,6 @@ impl Marks {
         !waiting.is_empty()
     }
 
-    /// Ends all waiting.
     pub(crate) fn close(&self) {
         let _waiting = self.waiting.lock();
         self.closed.store(true, Ordering::Relaxed);

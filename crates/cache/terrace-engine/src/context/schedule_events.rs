@@ -10,7 +10,6 @@ use terrace_sync::{Condvar, Mutex};
 /// Misses kept between two reads by the follower; further ones are dropped.
 const MISSED_MAX: usize = 1024;
 
-/// Pages that a program wanted and memory lacked.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Missed {
     pub(crate) object: ObjectId,
@@ -18,7 +17,6 @@ pub(crate) struct Missed {
     pub(crate) pages: u64,
 }
 
-/// Events since the follower's last read.
 #[derive(Debug, Default)]
 pub(crate) struct NewEvents {
     pub(crate) missed: Vec<Missed>,
@@ -28,7 +26,6 @@ pub(crate) struct NewEvents {
     asleep: bool,
 }
 
-/// The follower's event queue, and the state shown in statistics.
 #[derive(Debug, Default)]
 pub(crate) struct Followed {
     active: AtomicBool,
@@ -40,7 +37,6 @@ pub(crate) struct Followed {
 }
 
 impl Followed {
-    /// Starts or ends the notification of a follower.
     pub(crate) fn set_active(&self, active: bool) {
         self.active.store(active, Ordering::Release);
         self.changed.notify_all();
@@ -60,7 +56,6 @@ impl Followed {
         }
     }
 
-    /// Notes fetched pieces.
     pub(crate) fn landed(&self, pieces: impl IntoIterator<Item = (u32, u32)>) {
         self.events.lock().landed.extend(pieces);
     }

@@ -1,5 +1,5 @@
-//! On-disk format of a target: a log of regions. CacheLib's BlockCache (Berg et al., OSDI 2020) with the keys
-//! moved out of the content, so that programs read pages in place.
+//! On-disk format of a target: a log of regions. Source: CacheLib's BlockCache (Berg et al., OSDI 2020). Here
+//! the keys lie outside the content, so that programs read pages in place.
 //!
 //! ```text
 //!   target:  superblock | superblock | unused | region 0 | region 1 | ...      regions begin at 1 MiB
@@ -16,14 +16,13 @@
 //! The first n records describe the n pages of content, in order.
 //!
 //! **A record names its file by the engine's whole 64-bit number**, and therefore has 24 bytes instead of 16.
-//! 16 bytes would need a table of short numbers on the device: a second structure that must survive a power
-//! cut together with the keys, and be collected when files go. The price is one more key page in a full
-//! batch: 0.4 % of the bytes written.
+//! 16 bytes would need a table of short numbers on the device. That table would have to survive a power cut
+//! together with the keys. The price is one more key page in a full batch: 0.4 % of the bytes written.
 //!
 //! **A head names the filling before its own.** A flipped bit in a key page hides all later batches of its
-//! region, and a hidden tombstone revives the pages that it killed. Each region records the length of the one
-//! before, so a scan notices the hole. A head also names the oldest valid region: the writer can forget the
-//! keys of a reclaimed region at once, before its zeroed first page is durable.
+//! region. A hidden tombstone would revive dead pages. Each region records the length of the one before, so a
+//! scan notices the hole. A head also names the oldest valid region. So the writer forgets a reclaimed region
+//! at once, before its zeroed first page is durable.
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::io;
@@ -45,12 +44,12 @@ const HEAD: usize = 64;
 const RECORD: usize = 24;
 const MAGIC: u32 = u32::from_le_bytes(*b"TRkb");
 const TORN: u32 = 1;
-/// Largest lap of a filling: enough laps above it remain for later fillings.
+/// Largest lap of a filling that a scan accepts: later fillings need higher laps.
 const LAP_MAX: u64 = u64::MAX - (1 << 33);
 /// Smallest and largest region of a target. ([`Geometry::plan`] makes none below 1 MiB.)
 const REGION_BYTES: std::ops::RangeInclusive<u32> = 64 << 10..=16 << 20;
 const PLANNED_BYTES_MIN: u64 = 1 << 20;
-/// Usual number of regions of a smaller target. About three of them, open or kept free, hold no pages.
+/// Usual number of regions of a smaller target. About three of them are open or free, and hold no pages.
 const REGIONS_USUAL: u64 = 256;
 
 const _: () =
@@ -61,7 +60,6 @@ const fn records_in(key_pages: u32) -> usize {
     (key_pages as usize * PAGE_SIZE - HEAD) / RECORD
 }
 
-/// Key pages of a batch with `records` records.
 pub(crate) const fn key_pages(records: usize) -> u32 {
     if records <= records_in(1) { 1 } else { 2 }
 }
@@ -76,7 +74,6 @@ pub(crate) fn content_max(others: usize, pages_left: u32) -> Option<u32> {
     room(1).max(room(2))
 }
 
-/// The checksum of a page.
 pub(crate) fn crc(page: &[u8]) -> u32 {
     crc32fast::hash(page)
 }
@@ -145,7 +142,6 @@ impl Geometry {
     pub fn region_bytes(self) -> u32 {
         self.region_bytes
     }
-    /// Pages of a region.
     pub(crate) fn region_pages(self) -> u32 {
         self.region_bytes / PAGE_SIZE as u32
     }
@@ -197,7 +193,7 @@ pub enum Record {
         /// Number of pages; [`TO_THE_END`]: all that follow.
         count: u32,
     },
-    /// The file's identity at a time when all earlier pages of it, except those killed, were its content.
+    /// The file's identity. At its time all earlier pages without a tombstone were the file's content.
     File {
         /// The file.
         object: u64,
@@ -242,7 +238,6 @@ pub(crate) fn holder(boot: u16, birth: u16) -> u32 {
 }
 
 impl Record {
-    /// Whether the record describes a page of content.
     pub(crate) fn is_content(&self) -> bool {
         matches!(self, Record::Page { .. } | Record::Void | Record::Undestaged { .. })
     }
@@ -314,9 +309,8 @@ pub struct Batch {
     pub(crate) oldest: u64,
     /// First page, counted from the start of the region.
     pub(crate) at: u32,
-    /// Pages of content.
     pub(crate) content: u32,
-    /// Records of the content pages first, then tombstones and identities, which precede these pages in time.
+    /// Records of the content pages first, then tombstones and identities, which are older than these pages.
     pub(crate) records: Vec<Record>,
 }
 
@@ -325,7 +319,6 @@ impl Batch {
     pub(crate) fn key_pages(&self) -> u32 {
         key_pages(self.records.len())
     }
-    /// Number of all pages.
     pub(crate) fn pages(&self) -> u32 {
         self.key_pages() + self.content
     }
@@ -333,7 +326,7 @@ impl Batch {
     pub(crate) fn end(&self) -> u32 {
         self.at + self.pages()
     }
-    /// Records of the content pages, each with its page in the region.
+    /// Records of the content, each with its page in the region.
     pub(crate) fn pages_of_content(&self) -> impl Iterator<Item = (u32, &Record)> {
         (self.at + self.key_pages()..).zip(&self.records[..self.content as usize])
     }

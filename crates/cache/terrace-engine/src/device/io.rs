@@ -17,7 +17,6 @@ use terrace_sync::{Condvar, Mutex, RwLock};
 /// Assumed write rate until the first measurement, bytes per second.
 const WRITE_RATE: f64 = 500e6;
 
-/// A target in use.
 #[derive(Debug)]
 pub(crate) struct DeviceIo {
     pub(crate) number: usize,
@@ -36,21 +35,20 @@ pub(crate) struct DeviceIo {
     may_have_undestaged: AtomicBool,
     flushes: Mutex<Flushes>,
     flushed: Condvar,
-    /// Wakes the target's thread early, also to end it.
+    /// Wakes the target's thread early, or for its end.
     pub(crate) wakeup: Wakeup,
     ending: AtomicBool,
     /// Failed reads since the last successful one.
     pub(crate) failures: AtomicU32,
 }
 
-/// Flushes by number: the last one begun and the last one done.
+/// Numbers of the last flush begun and the last one done.
 #[derive(Debug, Default)]
 struct Flushes {
     begun: u64,
     ended: u64,
     under_way: bool,
-    /// A flush has failed. Its data may be lost even if a later flush succeeds: the kernel reports a failure
-    /// once.
+    /// A flush has failed. The kernel reports it once: a later flush may succeed although data are lost.
     failed: bool,
 }
 
@@ -59,15 +57,13 @@ struct Flushes {
 pub(crate) struct Writer {
     /// Also holds the division of the target.
     pub(crate) superblock: Superblock,
-    /// `superblock` was read from the target; it is not a placeholder.
+    /// False: `superblock` is a placeholder, not read from the target.
     is_known: bool,
-    /// The region being filled, or filled last, and pages of its batches so far (0: nothing written in this
-    /// run).
+    /// The region filled last, and pages of its batches so far (0: none in this run).
     pub(crate) filling: Filling,
     pub(crate) pages: u32,
-    /// Buffer for a batch.
     pub(crate) buf: AlignedBuf,
-    /// The target was removed: another target may have its number.
+    /// The target was removed, and its number may be reused.
     pub(crate) ended: bool,
 }
 
@@ -156,7 +152,6 @@ impl DeviceIo {
     pub(crate) fn set_table(&self, table: Arc<TargetTable>) {
         *self.table.write() = table;
     }
-    /// Whether the slot belongs to this target.
     pub(crate) fn has(&self, slot: DeviceSlot) -> bool {
         self.table.read().table.index(slot).is_some()
     }
@@ -164,7 +159,6 @@ impl DeviceIo {
     pub(crate) fn named(&self, slot: DeviceSlot) -> DeviceSlot {
         DeviceSlot::new(self.first_region + slot.region(), slot.page())
     }
-    /// Whether the target may have pages that the source lacks.
     pub(crate) fn may_have_undestaged(&self) -> bool {
         self.may_have_undestaged.load(Ordering::Acquire)
     }
@@ -205,7 +199,6 @@ impl DeviceIo {
             }
         }
     }
-    /// Signals the target's thread to end.
     pub(crate) fn end(&self) {
         self.ending.store(true, Ordering::Release);
         self.wakeup.signal();
@@ -221,7 +214,6 @@ impl DeviceIo {
         self.queued.fetch_sub(bytes, Ordering::Relaxed);
         done
     }
-    /// Notes the cost of a write.
     pub(crate) fn note_write(&self, pages: u64, ns: u64) {
         self.write_cost.lock().note(pages, ns, true);
     }

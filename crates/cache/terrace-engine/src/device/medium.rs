@@ -1,5 +1,5 @@
-//! One device of a tier, the only access to its bytes. Positions and lengths are multiples of 4096. Buffers
-//! are page-aligned, as direct I/O requires ([`crate::io::AlignedBuf`]).
+//! Access to the bytes of one device of a tier. Positions and lengths are multiples of 4096. Buffers are
+//! page-aligned, as direct I/O requires ([`crate::io::AlignedBuf`]).
 
 use crate::io::{AlignedBuf, Io, IoVec, Limit, ReadOp};
 use std::fmt::Debug;
@@ -74,8 +74,8 @@ pub trait Medium: Send + Sync + Debug {
     /// The device's. The state of all writes since the last flush is then unknown.
     fn flush(&self) -> io::Result<()>;
 
-    /// Opens the region at byte `at`: content of older fillings becomes invalid, and all earlier writes
-    /// become durable before any later one. `page`: a buffer of one page.
+    /// Opens the region at byte `at`: invalidates older fillings, and makes all earlier writes durable before
+    /// any later one. `page`: a buffer of one page.
     ///
     /// # Errors
     /// As [`Medium::write`] and [`Medium::flush`].
@@ -96,13 +96,12 @@ pub trait Medium: Send + Sync + Debug {
     /// Waits until the medium is ready, at most until the given time.
     fn wait_ready(&self, _until: Instant) {}
 
-    /// Whether durable data on the medium may stand for the source: it is a device of this machine.
+    /// Whether durable data on the medium may stand for the source: only on a device of this machine.
     fn takes_undestaged(&self) -> bool {
         self.file().is_some()
     }
 
-    /// Reason of a temporary failure, if there is one: until it ends, reads fail at once and writes are
-    /// refused.
+    /// Reason of a temporary failure, if any: reads fail at once, and writes are refused.
     fn trouble(&self) -> Option<String> {
         None
     }
@@ -115,15 +114,14 @@ pub trait Medium: Send + Sync + Debug {
     /// Ends the use of the medium. Nothing is written afterwards.
     fn close(&self) {}
 
-    /// File or block device and time limit, for batched reads of several targets; None: another kind of
-    /// medium.
+    /// Descriptor and time limit of a file or block device, for batched reads of several targets. None:
+    /// another medium.
     fn file(&self) -> Option<(RawFd, &Limit)> {
         None
     }
 }
 
-/// Bytes per step of a check or an erase. Smaller than a huge page, so that the supervisor keeps none for the
-/// buffer.
+/// Bytes per step of a check or an erase: less than a huge page, which the supervisor would keep.
 const STEP: usize = 128 << 10;
 
 /// Whether `[from, to)` contains only zeros.

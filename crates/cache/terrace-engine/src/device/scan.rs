@@ -2,34 +2,31 @@
 //!
 //! **Rules of the writer**, on which the scan rests:
 //! 1. Regions are filled one after the other, and reclaimed in the order of their filling.
-//! 2. A region is opened only after a flush of everything written before. The same flush makes its zeroed
-//!    first page durable (the writer zeroed it at the reclaim, or now). A region's old keys are gone before
-//!    it gets anything new, and tombstones never vanish before the keys that they kill.
+//! 2. The writer zeroes a region's first page, flushes all writes, and only then opens the region. So old
+//!    keys are gone before new data come, and tombstones outlive the keys that they kill.
 //! 3. A run never continues a region of an earlier run. Its first region gets [`Scanned::next`], each later
 //!    one [`Filling::next`].
-//! 4. A change of a page that has a key, or may have one, queues a tombstone. Queued tombstones go into the
-//!    next batch, and a page gets a new key only after all its tombstones. The reclaim of a region forgets
-//!    its keys: the next batch says so ([`Batch::oldest`]), and the region's first page is zeroed.
-//! 5. A file's identity is recorded only once the tombstones of all its outdated keys are durable, or in the
-//!    same batch. Keys rejected at a start (another digest, or none) count as outdated: one tombstone covers
-//!    the whole file.
+//! 4. A change of a page with a possible key queues a tombstone for the next batch. A page gets a new key
+//!    only after all its tombstones. The reclaim of a region forgets its keys: the next batch records that
+//!    ([`Batch::oldest`]), and the region's first page is zeroed.
+//! 5. A file's identity follows the durable tombstones of all its outdated keys, or shares a batch with them.
+//!    Keys rejected at a start (another digest, or none) count as outdated: one tombstone covers the whole
+//!    file.
 //! 6. [`super::superblock::begin`] has returned before the first batch of a run.
 //!
-//! **Validity of keys.** A key records that at its time this was the page's content. By rules 4 and 5 the
-//! keys without a tombstone were the file's content at the time of its last identity. If the file still has
-//! this identity, these keys and later ones are still valid. This holds for every prefix of the log: a power
-//! cut only removes unflushed batches from its end. It also holds for every suffix of the log: keys are
-//! missing there, but no tombstone later than the remaining keys. It does not hold across a hole. Heads
-//! record the length of the filling before. If that filling is missing or shorter, everything before the hole
-//! is given up.
+//! **Validity of keys.** A key records the page's content at its time. By rules 4 and 5, keys without a
+//! tombstone were the file's content at its last identity. If the file still has this identity, these keys
+//! and later ones are valid. The rule holds for every prefix of the log: a power cut removes unflushed
+//! batches from its end. It holds for every suffix: all tombstones of the remaining keys are there. It fails
+//! across a hole. Heads record the length of the filling before. If that filling is missing or shorter, the
+//! scan gives up everything before the hole.
 //!
-//! **The newest region** may not be flushed, and its batches may be there in part. Keys count up to the first
-//! batch with damaged keys. Each page of content is read and checked. A damaged page is dropped together with
-//! the key that it replaces, even one of the same content. Otherwise the older key's region is reclaimed
-//! first, and later no key of the page is known. If a later run continues behind such a region, its heads say
-//! so ([`super::PastFilling::torn`]), and each scan checks the region again. The damaged page's key stays on
-//! the device, and a later read of it may succeed. So a damaged page without a later key gets a tombstone
-//! ([`Scanned::damaged`], rule 4).
+//! **The newest region** may be unflushed and incomplete. Keys count up to the first batch with damaged keys.
+//! The scan reads and checks each page of content. It drops a damaged page together with the key that the
+//! page replaces, even one of the same content. Otherwise the reclaim of the older region would later lose
+//! the page's last key. Heads of a later run mark such a region ([`super::PastFilling::torn`]), and each scan
+//! checks it again. A damaged page's key stays on the device, and a later read of the page may succeed. So a
+//! damaged page without a later key gets a tombstone ([`Scanned::damaged`], rule 4).
 
 mod undestaged;
 
@@ -70,8 +67,7 @@ pub struct ScannedFile {
 /// Content of a device.
 #[derive(Clone, Debug)]
 pub struct Scanned {
-    /// Regions in the order of their filling, the newest last. All others are free, and their content is not
-    /// valid.
+    /// Regions in the order of their filling, the newest last. All others are free.
     pub(crate) regions: Vec<FilledRegion>,
     /// The filling of the next region; `next.lap` is the next lap.
     pub(crate) next: Filling,
@@ -79,8 +75,8 @@ pub struct Scanned {
     pub files: HashMap<u64, ScannedFile>,
     /// Damaged pages of content.
     pub pages_damaged: u64,
-    /// File and page of the damaged pages without a later key. The writer queues a tombstone for each: the
-    /// failed read may succeed at a later start, when the key is outdated.
+    /// Damaged pages without a later key: file and page. The writer queues a tombstone for each, because a
+    /// later start may read the outdated page.
     pub(crate) damaged: Vec<(u64, u64)>,
     /// Regions given up, because keys of them or of a later region are damaged.
     pub regions_lost: u32,
@@ -90,8 +86,8 @@ pub struct Scanned {
     pub undestaged: Undestaged,
 }
 
-/// Finds the valid pages on a device. `superblock`: the one found on the device, or the one with which the
-/// run began. `progress` gets the number of regions done, at intervals.
+/// Finds the valid pages on a device. `superblock`: the device's own, or that of the run's begin. `progress`
+/// gets the number of regions done, at intervals.
 ///
 /// # Errors
 /// `InvalidData` if the device is smaller than its superblock says; the device's error if all reads fail.
@@ -177,7 +173,6 @@ pub fn region_keys(
     Ok(records)
 }
 
-/// One valid region of the chain.
 #[derive(Debug)]
 struct Link {
     region: u32,
@@ -292,7 +287,7 @@ impl<'a> Keys<'a> {
         (found, oldest)
     }
 
-    /// Adds the undestaged pages of given-up regions.
+    /// Adds undestaged pages of regions given up.
     fn undestaged_in_lost(
         &mut self,
         found: &[(u32, Filling)],
@@ -315,8 +310,8 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Whether the newest region has a batch with damaged keys, or a later batch behind such. It may have
-    /// named undestaged pages. (A power cut during a write looks the same.)
+    /// Whether the newest region has a damaged batch, which may have named undestaged pages. (A power cut
+    /// during a write looks the same.)
     fn continues_behind(&mut self, link: &Link, batches: &[Batch]) -> bool {
         let (end, before) = (batches.last().map_or(0, Batch::end), self.heads_damaged);
         let places: Vec<(u32, u32)> = (end..link.pages).map(|page| (link.region, page)).collect();
@@ -349,9 +344,9 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Lap of the oldest valid region by the newest batch; 0 if unreadable. (With 0, regions count that were
-    /// reclaimed since the last readable batch. Their keys were valid when written, and need the identity of
-    /// that time. Regions that an earlier scan gave up do not count: all batches since then say so.)
+    /// Lap of the oldest valid region by the newest batch; 0 if unreadable. (With 0, regions reclaimed since
+    /// the last readable batch count. Their keys still need the file's identity of that time. Regions given
+    /// up by an earlier scan do not count: every later batch names the oldest region.)
     fn oldest(&mut self, found: &[(u32, Filling)]) -> u64 {
         let Some(newest) = found.iter().max_by_key(|(_, filling)| filling.lap) else { return 0 };
         let link = Link::newest(newest, self.superblock.geometry.region_pages());
@@ -397,7 +392,6 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// Records of the log, from its oldest region on.
 #[derive(Default)]
 struct Log {
     pages: BTreeMap<(u64, u64), (DeviceSlot, u32)>,

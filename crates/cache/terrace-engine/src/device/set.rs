@@ -25,7 +25,6 @@ impl Devices {
         all.into_iter().for_each(|device| devices.put(Arc::new(device)));
         devices
     }
-    /// Adds a target at its number.
     pub(crate) fn put(&self, device: Arc<DeviceIo>) {
         let mut places = self.places.write();
         let number = device.number;
@@ -52,14 +51,12 @@ impl Devices {
     pub(crate) fn get(&self, number: usize) -> Option<Arc<DeviceIo>> {
         self.places.read().get(number)?.clone()
     }
-    /// All of them, by number.
     pub(crate) fn all(&self) -> Vec<Arc<DeviceIo>> {
         if self.is_empty() {
             return Vec::new();
         }
         self.places.read().iter().flatten().cloned().collect()
     }
-    /// Whether a target may have pages that the source lacks.
     pub(crate) fn may_have_undestaged(&self) -> bool {
         !self.is_empty() && self.places.read().iter().flatten().any(|device| device.may_have_undestaged())
     }

@@ -53,12 +53,10 @@ impl std::fmt::Debug for SimMedium {
 }
 
 impl SimMedium {
-    /// A device of `bytes` bytes, all zero.
     pub(crate) fn new(bytes: u64) -> SimMedium {
         SimMedium::with_content(vec![0; bytes as usize])
     }
 
-    /// A device with the given content.
     pub(crate) fn with_content(bytes: Vec<u8>) -> SimMedium {
         let image = Image { now: bytes.clone(), durable: bytes, volatile: Vec::new() };
         SimMedium { image: Mutex::new(image), hook: Mutex::new(None) }
@@ -69,13 +67,11 @@ impl SimMedium {
         *self.hook.lock() = Some(Box::new(hook));
     }
 
-    /// Removes the hook: no call fails.
     pub(crate) fn clear_hook(&self) {
         *self.hook.lock() = None;
     }
 
-    /// Cuts the power and restores it. Flushed pages stay; later writes survive in any subset of pages, some
-    /// of them torn.
+    /// Cuts the power. Flushed pages stay; any subset of later pages survives, some of them torn.
     pub(crate) fn power_cut(&self, rng: &mut Rng) {
         let Image { now, durable, volatile } = &mut *self.image.lock();
         let percent_kept = *rng.pick(&[0, 30, 50, 90, 100]);
@@ -102,7 +98,6 @@ impl SimMedium {
         image.durable[at as usize] ^= bit;
     }
 
-    /// Content that reads see.
     pub(crate) fn content(&self) -> Vec<u8> {
         self.image.lock().now.clone()
     }

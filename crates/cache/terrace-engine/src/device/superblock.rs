@@ -6,12 +6,11 @@
 //!   12 crc32, itself 0       identity               56 last used    1104 run (u64)          80 path
 //!                                                                   1112 undestaged pages: 1 or 0
 //! ```
-//! Magic, layout version and crc have the same place in all layouts. A change writes both copies, the second
-//! after the first is durable. So one of them is always sound, and a run begins only when neither copy has
-//! the clean flag.
+//! Magic, layout version and crc have the same place in all layouts. A change writes the second copy once the
+//! first is durable, so one copy is always sound. A run begins when neither copy has the clean flag.
 //!
-//! **Each run has its own laps**, those from `run << 32` on. A power cut can take the first batch of a region
-//! and leave a later one. If the next run used the same lap again, that later batch would count as its own.
+//! **Each run has its own laps**, from `run << 32` on. A power cut can remove a region's first batch and
+//! leave a later one. With a reused lap, the next run would take that batch for its own.
 
 use super::format::{DATA_AT, Geometry, TierId, crc_without_itself, u32_at, u64_at};
 use super::medium::{Medium, is_zero};
@@ -25,8 +24,7 @@ pub const COPIES_AT: [u64; 2] = [0, PAGE_SIZE as u64];
 pub(crate) const PATH_MAX: usize = 1024;
 /// The layout of a target that never had undestaged pages.
 pub(crate) const LAYOUT: u32 = 1;
-/// The layout since a run could write undestaged pages. Versions that do not know the records of undestaged
-/// pages refuse it.
+/// The layout with records of undestaged pages. Versions without these records refuse it.
 pub const LAYOUT_UNDESTAGED: u32 = 2;
 
 const MAGIC: [u8; 8] = *b"terrTIER";
@@ -196,8 +194,8 @@ impl Superblock {
         (superblock.run < RUNS_MAX && superblock.sequence < u64::MAX / 2).then_some(superblock)
     }
 
-    /// Decodes both copies: the newer sound one counts. If the other is damaged, it may have been newer: the
-    /// target then counts as not clean, with one more run begun.
+    /// Decodes both copies: the newer sound one counts. A damaged copy may have been newer: the target then
+    /// counts as not clean, with one more run begun.
     pub(crate) fn decode_both(first: &[u8], second: &[u8]) -> Found {
         match (Self::decode(first), Self::decode(second)) {
             (Found::Ours(a), Found::Ours(b)) => Found::Ours(if a.sequence >= b.sequence { a } else { b }),
@@ -216,14 +214,14 @@ impl Superblock {
         (if self.begun { self.run } else { self.run + 1 }) << LAP_BITS
     }
 
-    /// Whether the run with this lap is known to have flushed its regions.
+    /// Whether the run of this lap has flushed its regions for sure.
     pub(super) fn is_flushed(&self, lap: u64) -> bool {
         self.clean && lap >> LAP_BITS == self.run
     }
 }
 
-/// The content of a target. It counts as empty only if all bytes up to the first region are zero: some file
-/// systems leave the first pages free.
+/// The content of a target. An empty target has only zeros before the first region: some file systems leave
+/// the first pages free.
 ///
 /// # Errors
 /// The medium's.
@@ -252,8 +250,7 @@ pub(crate) fn begin(medium: &dyn Medium, superblock: &mut Superblock, now: u64) 
     store(medium, superblock)
 }
 
-/// Ends the run, at `now` seconds since 1970, after its last batch: flushes everything, then sets the clean
-/// flag.
+/// Ends the run at `now` (seconds since 1970): flushes all batches, then sets the clean flag.
 ///
 /// # Errors
 /// The medium's: the target may not count as clean.

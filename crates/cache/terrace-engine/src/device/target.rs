@@ -1,12 +1,11 @@
-//! Target of a device tier, opened and checked before the mount is made.
+//! Opens and checks the target of a device tier, before the mount exists.
 //!
 //! ```text
 //!   path ──► file or block device? ──► outside the source? ──► open O_DIRECT ──► lock ──► superblocks
 //!                                                                                             │
 //!     ours: used as it is          empty: formatted          anything else: refused, or formatted on request
 //! ```
-//! Nothing is written before all checks have passed. A file that was created here and cannot be used is
-//! removed again.
+//! Writes begin after all checks. A file created here is removed if it cannot be used.
 
 mod error;
 mod lock;
@@ -38,8 +37,8 @@ pub use source::source_of;
 pub(crate) const INDEX_BYTES_PER_PAGE: u64 = 12;
 /// Largest share of memory for the index of all tiers: a quarter.
 const INDEX_PART: u64 = 4;
-/// Bytes that are zero on an unused target: up to the first region, and as many at the end of a block device.
-/// All usual file systems, partition tables, RAIDs and volume managers have their marks there.
+/// Bytes before the first region, and at the end of a block device, that are zero on an unused target. All
+/// usual file systems, partition tables, RAIDs and volume managers have their marks there.
 const MARKS_WITHIN: u64 = DATA_AT;
 
 const TMPFS_MAGIC: i64 = 0x0102_1994;
@@ -65,9 +64,7 @@ pub struct TargetRequest {
 /// Resources used by the other targets of an instance.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Others {
-    /// Pages of the other targets.
     pub(crate) pages: u64,
-    /// Regions of the other targets.
     pub(crate) regions: u32,
 }
 
@@ -119,7 +116,7 @@ fn open_checked(request: &TargetRequest) -> Result<Target, Fault> {
     target.map(|(superblock, fresh)| Target { fd: file.fd, superblock, fresh })
 }
 
-/// Whether the file must be created. An existing path must be a file or block device outside the source.
+/// Whether to create the file. An existing path must be a file or block device outside the source.
 fn check_path(request: &TargetRequest) -> Result<bool, Fault> {
     let outside = |path: PathBuf| check_outside(&path, &request.source);
     match std::fs::metadata(&request.path) {
@@ -144,7 +141,6 @@ fn check_kind(meta: &Metadata) -> Result<(), Fault> {
     }
 }
 
-/// Division of a target of `bytes` bytes.
 fn planned(bytes: u64) -> Result<Geometry, Fault> {
     Geometry::plan(bytes).ok_or_else(|| Fault::TooSmall { bytes, min: size_min() })
 }
@@ -180,7 +176,7 @@ pub fn check_index(memory: u64, others: Others, geometry: Geometry) -> Result<Ge
     })
 }
 
-/// Content of a file or block device that is read without being used as a tier.
+/// Content of a file or block device, read without use as a tier.
 #[derive(Debug)]
 pub struct Inspection {
     /// Opened for direct reads, not locked.
@@ -354,15 +350,13 @@ pub fn check_memory(
 struct File {
     fd: OwnedFd,
     is_device: bool,
-    /// Size at the open.
     bytes: u64,
 }
 
 impl File {
     fn open(path: &Path, create: bool) -> Result<File, Fault> {
         let is_device = !create && is_device(path)?;
-        // O_EXCL claims a block device, so a mounted one is refused. Two device nodes of one device have two
-        // locks.
+        // O_EXCL refuses a mounted block device. Two device nodes of one device have two locks.
         let mut flags = OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
         flags.set(OFlags::CREATE, create);
         flags.set(OFlags::EXCL, create || is_device);
@@ -435,14 +429,12 @@ impl File {
         Ok(Some(superblock))
     }
 
-    /// Whether the end of a block device, with the marks of other formats, is zero. Files have no marks
-    /// there.
+    /// Whether the end of a block device has no marks of other formats. Files have none there.
     fn has_zero_end(&self) -> io::Result<bool> {
         let (from, to) = self.end();
         is_zero(&medium(&self.fd, self.bytes), from, to)
     }
 
-    /// Formats it as an empty tier.
     fn format(&self, request: &TargetRequest, source: Source) -> Result<(Superblock, bool), Fault> {
         refuse_to_lose(&find(&self.fd, self.bytes).map_err(Fault::Io)?)?;
         let bytes = request.size.unwrap_or(self.bytes);
@@ -491,7 +483,7 @@ fn allocate(fd: impl AsFd, was: u64, bytes: u64) -> Result<(), Fault> {
     rustix::fs::ftruncate(&fd, bytes).map_err(io)?;
     let allocate = || rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, bytes);
     match rustix::io::retry_on_intr(allocate) {
-        // A file system without fallocate: a later write may find it full, which turns the tier off.
+        // Without fallocate, a later write may find the file system full, which turns the tier off.
         Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
         Err(err) => {
             let _ = rustix::fs::ftruncate(&fd, was);
@@ -515,7 +507,6 @@ impl Fault {
     }
 }
 
-/// The fault of a failed open.
 fn not_opened(err: Errno, path: &Path, create: bool) -> Fault {
     match err {
         Errno::ROFS | Errno::ACCESS | Errno::PERM => Fault::ReadOnly(err.into()),
@@ -541,7 +532,6 @@ fn is_device(path: &Path) -> Result<bool, Fault> {
     Ok(FileType::from_raw_mode(meta.mode()) == FileType::BlockDevice)
 }
 
-/// Content of a target of `bytes` bytes.
 fn find(fd: impl AsFd, bytes: u64) -> io::Result<Found> {
     let medium = medium(&fd, bytes);
     if bytes >= 2 * PAGE_SIZE as u64 {

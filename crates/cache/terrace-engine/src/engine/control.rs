@@ -51,7 +51,7 @@ impl Engine {
         self.cx.memory.load(Ordering::Relaxed)
     }
     /// Sets the ceiling: memory below the limit while the machine has no more (`u64::MAX`: none). Clean pages
-    /// beyond it are dropped at once, dirty ones after their writeback. The user's limit does not change.
+    /// above it go at once, dirty ones after writeback. The user's limit stays.
     pub fn set_ceiling(&self, bytes: u64) {
         resize::set_ceiling(&self.cx, bytes);
     }
@@ -73,9 +73,8 @@ impl Engine {
         let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         prefetch::pin(&self.cx, o, Span { first, pages }, self.cx.clock.now_ns().saturating_add(time))
     }
-    /// Moves the clean ones among these pages, without a later access by a program, from DRAM to the device
-    /// tier `level` (0: the fastest), whatever its admission decides. Returns how many of these pages are
-    /// then on device tiers.
+    /// Moves this range's clean pages, used at most once, from DRAM to device tier `level` (0: the fastest),
+    /// without admission. Returns how many pages of the range are then on device tiers.
     pub fn stage_down(&self, o: &ObjectRef, first: u64, pages: u64, level: u8) -> u64 {
         demote::stage_down(&self.cx, o, Span { first, pages }, level)
     }
@@ -91,8 +90,8 @@ impl Engine {
     pub fn stats(&self) -> Stats {
         stat::stats(&self.cx, &self.rings)
     }
-    /// The policy's lists. Pages are counted piecewise, so that no request waits for the whole. The sums are
-    /// off by the pages that come and go meanwhile.
+    /// The policy's lists. The count runs in pieces, so that requests go on. The sums miss pages that come
+    /// and go meanwhile.
     pub fn lru(&self) -> Lru {
         lru::show(&self.cx)
     }
@@ -134,8 +133,7 @@ impl Engine {
     pub fn numa(&self) -> Numa {
         self.numa.report()
     }
-    /// Disagreements between index, frames, policy and dirty sets; empty = none. Holds the state lock all the
-    /// while.
+    /// Disagreements between index, frames, policy and dirty sets; empty = none. Holds the state lock.
     pub fn check(&self) -> Vec<String> {
         check::check(&self.cx)
     }

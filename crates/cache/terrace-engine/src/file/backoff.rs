@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// Balance of failed over successful attempts from which on most are skipped.
+/// Most attempts are skipped from this many failed attempts on, less successful ones.
 const TRIES: u16 = 16;
 const REPROBE: u16 = 64;
 
@@ -11,8 +11,8 @@ const REPROBE: u16 = 64;
 pub(crate) struct Backoff(AtomicU16);
 
 impl Backoff {
-    /// Whether to skip the next attempt. Skipped attempts are counted, too, so that one in several is made.
-    /// (Two bytes, for each object has one. On overflow attempts begin again.)
+    /// Whether to skip the next attempt. It counts skipped attempts, too, so that one in 64 is made. (On
+    /// overflow of the two bytes attempts begin again.)
     pub(crate) fn should_skip(&self) -> bool {
         let failed = self.0.load(Ordering::Relaxed);
         if failed < TRIES {

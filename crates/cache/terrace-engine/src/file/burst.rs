@@ -3,8 +3,7 @@
 use std::sync::atomic::Ordering;
 use terrace_shm::ObjectSlot;
 
-/// Burst state of one file, under its own lock: taken inside the object's writeback lock, and outside
-/// the locks of targets and the state lock.
+/// Burst state of one file. Its lock is inside the writeback lock, outside those of targets and state.
 #[derive(Debug, Default)]
 pub(crate) struct Burst {
     /// Digest of the file's identity and state, durable in the source. None: not known, or changed since.
@@ -15,8 +14,8 @@ pub(crate) struct Burst {
     pub(crate) recorded: Option<u64>,
     /// Pages were written to the target since its last flush for this file.
     pub(crate) unflushed: bool,
-    /// The target's version of a page may be older than the source's, or the base version may be missing. The
-    /// source answers fsyncs until the target has a destage-complete record.
+    /// The target may have an older version of a page than the source, or lack the base version. The source
+    /// answers fsyncs until the target has a destage-complete record.
     pub must_destage: bool,
     /// End of the write intent recorded on the target (ns since 1970); 0: the source may not be changed.
     pub intent_until: i64,
@@ -25,12 +24,12 @@ pub(crate) struct Burst {
     pub(crate) changing: u32,
     /// Begin of the last change, by this machine's clock (ns since 1970).
     pub(crate) changed_at: i64,
-    /// The source's clock agrees with this machine's. Otherwise its times are no evidence for write intents.
+    /// The source's clock agrees with this machine's, so that its times are evidence for write intents.
     pub(crate) in_step: bool,
 }
 
 impl Burst {
-    /// Notes that the target gets pages of the file, also in the segment, for the next terraced.
+    /// Notes in the segment, too, that the target gets pages of the file: the next terraced reads it.
     pub(crate) fn begin(&mut self, slot: &ObjectSlot, target: usize) {
         slot.has_undestaged.store(1, Ordering::Release);
         if self.target.replace(target).is_none() {

@@ -13,13 +13,12 @@ pub(crate) struct DirtyPages {
     pub undestaged: BTreeSet<u64>,
     /// Pages with an older version on the file's target, until the target has a destage-complete record.
     pub(crate) superseded: BTreeSet<u64>,
-    /// Time since which the oldest page of both sets has been dirty (ns, engine clock).
+    /// Time when the oldest page of both sets became dirty (ns, engine clock).
     pub(crate) dirty_since: u64,
-    /// Pages under writeback.
     pub(crate) writeback: u64,
     /// Unstable pages, and the round of `DirtyAccounting::sync_round` in which they became so.
     pub(crate) unstable: BTreeMap<u64, u64>,
-    /// Time since which the oldest unstable page has been so.
+    /// Time when the oldest unstable page became so.
     pub(crate) unstable_since: u64,
     /// errno of the last writeback, if it failed; 0: success.
     pub(crate) errno: i32,

@@ -7,10 +7,10 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 use terrace_policy::mix;
 
-/// Age from which on a change is sure to differ in time from a change now: the kernel's clock for files ticks
-/// at least every 10 ms. (Git's rule for "racily clean" entries.)
+/// Minimum age of a change whose times surely differ from those of a change now. The kernel's clock for files
+/// ticks at least every 10 ms. (Git's rule for "racily clean" entries.)
 const TICKS_NS: i64 = 20_000_000;
-/// The same for times in whole seconds, or two, or from another machine's clock.
+/// The same for times in steps of one or two seconds, or from another machine's clock.
 const COARSE_TICKS_NS: i64 = 2_100_000_000;
 /// Time after which a change is settled, with fine times.
 pub(crate) const SETTLES: Duration = Duration::from_nanos(TICKS_NS as u64 + 1_000_000);
@@ -34,10 +34,9 @@ pub(crate) struct Identity {
     pub(crate) ctime: i64,
     /// Mark of the file, independent of its state; 0: the file system has no birth times.
     pub(crate) birth: u16,
-    /// Any other file, or state of this one, is sure to have another digest, also after a reboot.
+    /// No other file, or state of this one, has this digest, also after a reboot.
     pub(crate) is_lasting: bool,
-    /// The last change by the file's times, and the time within which a second change may get the same times,
-    /// ns.
+    /// The last change by the file's times; then the time in which another may get the same, ns.
     changed: i64,
     ticks: i64,
 }
@@ -49,7 +48,7 @@ impl Identity {
     /// The file system's.
     pub(crate) fn of(fd: impl AsFd) -> io::Result<Identity> {
         let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME | StatxFlags::MNT_ID;
-        // From the server: the kernel's copy may be a minute old.
+        // Queries the server: the kernel's copy may be a minute old.
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
         let st = statx(&fd, c"", flags, wanted)?;
         Ok(match Naming::of(&fd, &st) {
@@ -69,8 +68,8 @@ impl Identity {
         Identity { digest: digest(&words), ctime, birth, is_lasting: true, changed: ctime, ticks }
     }
 
-    /// Identity by path, for all other file systems: a number may be reused after a restart, and times are
-    /// the server's choice.
+    /// Identity by path, for all other file systems: the server may reuse numbers after a restart, and
+    /// chooses the times.
     fn by_name(st: &Statx, name: Option<&[u8]>) -> Identity {
         let (mtime, ctime) = (ns(st.stx_mtime), ns(st.stx_ctime));
         let mut words = vec![st.stx_size, mtime as u64, ctime as u64];
@@ -124,7 +123,6 @@ fn digest(words: &[u64]) -> u64 {
     words.iter().fold(GOLDEN, |sum, word| mix((sum ^ word).wrapping_mul(GOLDEN))).max(1)
 }
 
-/// An identity for tests.
 #[cfg(test)]
 pub(crate) fn found(digest: u64, ctime: i64, birth: u16) -> Identity {
     Identity { digest, ctime, birth, is_lasting: true, changed: ctime, ticks: TICKS_NS }

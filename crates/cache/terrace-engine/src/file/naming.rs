@@ -1,8 +1,7 @@
 //! Name of a file that lasts over restarts: its inode number, or only its path.
 //!
-//! Local file systems of the kernel keep inode numbers and stamp each change by their own clock. FUSE,
-//! network file systems and others may assign numbers anew at each mount, in the order of look-ups, and their
-//! times come from the server.
+//! Local file systems keep inode numbers, and stamp each change by the kernel's clock. FUSE, network file
+//! systems and others may assign new numbers at each mount. Their times come from the server.
 
 use rustix::fs::{Statx, fstatfs};
 use std::cell::Cell;
@@ -29,12 +28,11 @@ pub(crate) enum Naming {
 }
 
 thread_local! {
-    /// Device, mount and result of the last file: statfs(2) of a server takes long.
+    /// Device, mount and result of the last file, because statfs(2) of a server is slow.
     static LAST: Cell<Option<((u64, u64), Naming)>> = const { Cell::new(None) };
 }
 
 impl Naming {
-    /// Naming on the file system of an open file.
     pub(crate) fn of(fd: impl AsFd, st: &Statx) -> Naming {
         let device = u64::from(st.stx_dev_major) << 32 | u64::from(st.stx_dev_minor);
         let place = (device, st.stx_mnt_id);
@@ -60,7 +58,7 @@ pub(crate) fn name_of(fd: impl AsFd) -> Option<Vec<u8>> {
     let link = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
     let path = std::fs::read_link(link).ok()?.into_os_string();
     let path = path.as_bytes();
-    // A file may really have such a name: then its pages are dropped at each start.
+    // A file may really have such a name: each start then drops its pages.
     (path.starts_with(b"/") && !path.ends_with(b" (deleted)")).then(|| path.to_owned())
 }
 

@@ -27,10 +27,9 @@ pub struct Object {
     source: SourceFile,
     /// Held (write) while content or size changes, and (read) by readers that must not see a change in part.
     pub(crate) content: RwLock<()>,
-    /// Held during writeback of the object's pages.
     pub(crate) writeback: Mutex<()>,
     /// Held (write) while unstable pages are made stable, and (read) by other syncs. The kernel reports each
-    /// failure once per descriptor. A thread that missed the report must not take the pages for stable.
+    /// failure once per descriptor. Without the report a thread would take lost pages for stable.
     pub(crate) syncing: RwLock<()>,
     /// Pages that the source does not have yet. Locked inside the state lock, or alone.
     pub(crate) dirty: Mutex<DirtyPages>,
@@ -41,20 +40,18 @@ pub struct Object {
     errors: ErrorSequence,
     /// Identity of the file when it was published; 0: not known.
     pub(crate) identity: AtomicU64,
-    /// Time from which on the object can get an identity ([`crate::tier::park`]), if it was published soon
-    /// after a change. 0: it has one, or gets none.
+    /// Earliest time for the identity of an object published soon after a change ([`crate::tier::park`]). 0:
+    /// it has one, or gets none.
     pub(crate) identity_due_ns: AtomicU64,
-    /// The file's state in the source. Locked inside the writeback lock, outside the locks of targets and
-    /// state.
+    /// The file's state in the source. Locked as [`Burst`] says.
     pub(crate) burst: Mutex<Burst>,
-    /// Guards the times in the slot.
     pub(super) times: Mutex<()>,
     /// The file has changed since it was last made stable.
     pub(crate) unsynced: AtomicBool,
     /// The file has changed since the source last answered a close of it.
     pub(crate) close_unanswered: AtomicBool,
-    /// The last reported close answer was an error. The next close queries the source again: a copy of the
-    /// descriptor in a child may have got the report.
+    /// The last reported close answer was an error. The next close queries the source again, because a
+    /// child's copy of the descriptor may have got the report.
     refused: AtomicBool,
     /// errno of a close answer that no program, sync or unmount has reported yet; 0: none.
     close_errno: AtomicI32,
@@ -63,7 +60,7 @@ pub struct Object {
     /// Backoffs for the compression of its pages: with any codec, and with LZ4.
     pub(crate) compressing: Backoff,
     pub(crate) lz4: Backoff,
-    /// The object is dropped: slot and descriptors may belong to another one. Set under the writeback lock.
+    /// The object is dropped: another one may have its slot and descriptors. Set under the writeback lock.
     pub(crate) gone: AtomicBool,
 }
 
@@ -99,7 +96,6 @@ impl Object {
     pub fn id(&self) -> ObjectId {
         self.id
     }
-    /// Its slot in the segment's object table.
     pub(crate) fn slot_index(&self) -> u32 {
         self.slot
     }
@@ -120,8 +116,8 @@ impl Object {
         self.identity.store(identity.unwrap_or(0), Ordering::Relaxed);
         self.slot().identity.store(identity.unwrap_or(0) as u32, Ordering::Release);
     }
-    /// Takes over the identity published by a dead terraced. A file changed since gets none: its pages in
-    /// memory are older.
+    /// Takes over the identity published by a dead terraced. After a change of the file it is void: the pages
+    /// in memory are older.
     pub(crate) fn take_over_identity(&self, now: Option<u64>) {
         let published = self.slot().identity.load(Ordering::Acquire);
         self.set_identity(now.filter(|now| published != 0 && *now as u32 == published));
@@ -142,13 +138,12 @@ impl Object {
             self.slot().flags.fetch_and(!flag, Ordering::SeqCst);
         }
     }
-    /// Sends the preload path's readers to the mount path, or back: another writer, invisible to the cache,
-    /// may have the file open.
+    /// Sends preload readers to the mount path, or back: an invisible writer may have the file open.
     pub fn set_slow(&self, slow: bool) {
         self.set_flag(FLAG_SLOW, slow);
     }
     /// Sends the preload path's readers to the mount path, or back: a writable mapping may exist. The preload
-    /// server sets this flag, too, when a client announces such a mapping; the counter of writers clears it.
+    /// server sets this flag, too, when a client announces a mapping; the counter of writers clears it.
     pub fn set_mapped(&self, mapped: bool) {
         self.set_flag(FLAG_MAPPED, mapped);
     }
@@ -171,8 +166,8 @@ impl Object {
     /// Gives up the writer after the last close for writing, if no unwritten data remain. The writer is
     /// closed when the result is dropped.
     pub fn close_writer(&self) -> Option<Arc<DataFd>> {
-        // Writes and writebacks use raw descriptor numbers under these locks. If one is under way, the next
-        // close gives up the writer.
+        // Writes and writebacks use raw descriptor numbers under these locks. While one is under way, the
+        // writer stays until the next close.
         let (_content, _writeback) = (self.content.try_write()?, self.writeback.try_lock()?);
         if self.dirty_pages() > 0 {
             return None;
@@ -221,8 +216,8 @@ impl Object {
             self.close_errno.store(e.raw_os_error().unwrap_or(libc::EIO), Ordering::Relaxed);
         }
     }
-    /// Whether the source's file has no name left, by the server: the kernel's copy of the attributes may
-    /// be older, and the server may not know the file any more.
+    /// Whether the source's file has no name left. The server answers: the kernel's copy of the attributes
+    /// may be old. The server may also have lost the file.
     pub(crate) fn is_nameless(&self) -> bool {
         match self.source.links() {
             Ok(links) => links == 0,

@@ -1,5 +1,4 @@
-//! Callback that starts serving a file at a client's request. Used without a mount, where opens are not
-//! visible.
+//! Callback that serves a file at a client's request. Needed without a mount, where opens are invisible.
 
 use crate::file::object::ObjectRef;
 use rustix::io::Errno;
@@ -7,7 +6,7 @@ use std::os::fd::BorrowedFd;
 
 /// Starts to serve files.
 pub trait Serve: Send + Sync + std::fmt::Debug {
-    /// The object of a client's file: published, and kept coherent until its clients are sent to the source.
+    /// The object of a client's file, published. It stays coherent until its clients must read the source.
     ///
     /// # Errors
     /// BUSY if the file is open for writing; XDEV, ENFILE ... if it cannot be served.

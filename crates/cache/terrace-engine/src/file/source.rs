@@ -1,8 +1,7 @@
 //! A file of the source, reached through an O_PATH descriptor of the engine's user.
 //!
-//! Data descriptors are opened when a program opens the file, or when first needed, and closed at the last
-//! close of the file. An open descriptor is used for everything that it allows: the mode can change at any
-//! time, and with it what a daemon without root may open.
+//! Data descriptors open with a program's open, or at the first need, and close with the file's last close.
+//! An open descriptor serves for all that it allows, because a change of mode may forbid the next open.
 
 use rustix::fs::{Access, AtFlags, Mode, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl, open, statx};
 use rustix::io::Errno;
@@ -39,7 +38,7 @@ impl From<RawFd> for PathFd {
     }
 }
 
-/// A descriptor, and whether direct I/O may be used. In one word and a half, for there is one per file.
+/// A descriptor, and whether direct I/O may be used. It is small, because each file has one.
 #[derive(Debug)]
 enum Named {
     Shared(Arc<OwnedFd>, bool),
@@ -74,19 +73,17 @@ impl DataFd {
         self.0.as_raw_fd()
     }
 
-    /// Whether it uses direct I/O. This can change: the source may refuse it at a call (`io::page_cache`).
+    /// Whether it uses direct I/O. The source may refuse that at a later call (`io::page_cache`).
     pub fn direct(&self) -> bool {
         fcntl_getfl(&self.0).is_ok_and(|flags| flags.contains(OFlags::DIRECT))
     }
 
-    /// Changes to buffered I/O.
     fn make_buffered(&self) -> io::Result<()> {
         Ok(fcntl_setfl(&self.0, fcntl_getfl(&self.0)? - OFlags::DIRECT)?)
     }
 }
 
 impl SourceFile {
-    /// A file named by an O_PATH descriptor.
     pub(crate) fn new(path_fd: impl Into<PathFd>) -> SourceFile {
         SourceFile::named(path_fd.into(), true)
     }
@@ -120,7 +117,6 @@ impl SourceFile {
             Named::Borrowed(fd, _) => unsafe { BorrowedFd::borrow_raw(*fd) },
         }
     }
-    /// The O_PATH descriptor, borrowed.
     pub(crate) fn as_path(&self) -> BorrowedFd<'_> {
         self.borrowed()
     }
@@ -146,7 +142,6 @@ impl SourceFile {
     fn any_open(&self) -> Option<Arc<DataFd>> {
         [&self.write, &self.tail, &self.read, &self.cached].into_iter().find_map(|slot| slot.lock().clone())
     }
-    /// The O_PATH descriptor.
     pub(crate) fn path_fd(&self) -> RawFd {
         self.borrowed().as_raw_fd()
     }
@@ -161,15 +156,15 @@ impl SourceFile {
     /// For reading, with direct I/O where the source allows it.
     pub fn reader(&self) -> io::Result<Arc<DataFd>> {
         let opened = get_or_open(&self.read, || self.open_direct(OFlags::RDONLY));
-        // A file that may be written and not read: the writer is open for both.
+        // The mode may forbid reading: the writer is open for both.
         opened.or_else(|err| self.open_writer().ok_or(err))
     }
     /// For reading through the kernel's page cache.
     pub fn cached_reader(&self) -> io::Result<Arc<DataFd>> {
         get_or_open(&self.cached, || Ok(DataFd(self.open_read_only()?)))
     }
-    /// Whether the file is open for writing or mapped writable anywhere. The test is a read lease, which the
-    /// kernel refuses on such a file (fcntl(2), "Leases"). The caller has closed the writer.
+    /// Whether the file is open for writing or mapped writable anywhere: the kernel then refuses a read lease
+    /// (fcntl(2), "Leases"). The caller has closed the writer.
     ///
     /// # Errors
     /// The file system has no leases, or the file cannot be opened.
@@ -202,15 +197,15 @@ impl SourceFile {
         }
         Ok(writer)
     }
-    /// Reopens the readers after the first open for writing: union file systems copy the file to their upper
-    /// layer then, and older descriptors read the lower one.
+    /// Reopens the readers after the first open for writing. Union file systems then copy the file to their
+    /// upper layer, and older descriptors read the lower one.
     fn open_readers_again(&self) {
         if self.data_descriptors_open() == 1 || !self.may_copy_up() {
             return;
         }
         let again = |slot: &Slot, open: &dyn Fn() -> io::Result<DataFd>| {
             let mut slot = slot.lock();
-            // The mode may forbid it by now. The old reader stays in use then.
+            // The mode may forbid the open by now: the old reader stays.
             if slot.is_some()
                 && let Ok(fd) = open()
             {
@@ -229,9 +224,8 @@ impl SourceFile {
     pub fn any(&self) -> io::Result<Arc<DataFd>> {
         self.open_writer().map_or_else(|| self.reader(), Ok)
     }
-    /// The descriptor for syncs of data written through the page cache: the same one while it is open,
-    /// because the kernel reports to a descriptor the failures since its open. A new one gets the failures
-    /// that no descriptor has reported.
+    /// The descriptor for syncs of data written through the page cache: the same one while it is open. The
+    /// kernel reports to a descriptor the failures since its open, to a new one only unreported failures.
     pub(crate) fn syncer(&self) -> io::Result<Arc<DataFd>> {
         if let Some(open) = self.tail.lock().clone() {
             return Ok(open);
@@ -239,16 +233,14 @@ impl SourceFile {
         let fresh = self.open_direct(OFlags::RDONLY).map(Arc::new);
         fresh.or_else(|err| self.any_open().ok_or(err))
     }
-    /// For writing through the page cache: the last page of a file, if its size is no multiple of the page
-    /// size.
+    /// For writing through the page cache: a partial last page.
     pub fn buffered(&self) -> io::Result<Arc<DataFd>> {
         let opened = get_or_open(&self.tail, || {
             let fd = open(self.proc_path(), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
             Ok(DataFd(fd))
         });
         opened.or_else(|err| {
-            // The mode no longer allows it, or descriptors are short: from now on the writer goes through the
-            // page cache.
+            // The open is forbidden, or descriptors are short: the writer now uses the page cache.
             let writer = self.open_writer().ok_or(err)?;
             writer.make_buffered()?;
             Ok(writer)
@@ -258,8 +250,7 @@ impl SourceFile {
     pub fn open_writer(&self) -> Option<Arc<DataFd>> {
         self.write.lock().clone()
     }
-    /// Takes over a descriptor, open for reading and writing, from the creator of the file or an earlier
-    /// daemon.
+    /// Takes over a descriptor, open for reading and writing, of the file's creator or an old daemon.
     pub fn adopt_writer(&self, fd: OwnedFd) {
         let mut writer = self.write.lock();
         if writer.is_some() {
@@ -295,9 +286,8 @@ impl SourceFile {
         drop(self.read.lock().take());
         drop(self.cached.lock().take());
     }
-    /// Closes the descriptors for writing. The writer itself closes when the result and all other references
-    /// are dropped. It stays open if no other descriptor can make the file stable, or write it again while it
-    /// is `unstable`.
+    /// Closes the descriptors for writing; the writer itself with its last reference. It stays open if no
+    /// other descriptor can sync the file, or write it again while it is `unstable`.
     pub fn close_writer(&self, unstable: bool) -> Option<Arc<DataFd>> {
         if self.write.lock().is_none() && self.tail.lock().is_none() {
             return None;
@@ -311,8 +301,8 @@ impl SourceFile {
         self.write.lock().take()
     }
 
-    /// The answer of a close of the descriptors for writing, which stay open. File systems of networks and
-    /// servers report failed writes only there (close(2)); on others this has no effect.
+    /// The source's answer to a close; the descriptors for writing stay open. File systems of networks and
+    /// servers report failed writes only at a close (close(2)). Others do nothing.
     pub(crate) fn answer_to_close(&self) -> io::Result<()> {
         let open = [&self.write, &self.tail].map(|slot| slot.lock().clone());
         open.iter().flatten().try_for_each(|fd| {

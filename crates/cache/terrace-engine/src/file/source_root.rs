@@ -1,14 +1,14 @@
 //! The source's root directory, opened for syncfs(2): one call makes all files of its file system durable.
 //!
-//! The kernel does not send syncfs to the servers of FUSE, 9p and SMB. There each file is synced separately.
+//! The kernel does not send syncfs to the servers of FUSE, 9p and SMB: their files are synced one by one.
 
 use rustix::fs::{Mode, OFlags};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use terrace_sync::Mutex;
 
-/// File systems without a block device of their own that make all files stable at syncfs(2), by statfs's
-/// type: btrfs, bcachefs, zfs, ubifs, overlay, tmpfs, ramfs, NFS, Ceph.
+/// File systems without a block device whose syncfs(2) makes all files stable, by statfs's type: btrfs,
+/// bcachefs, zfs, ubifs, overlay, tmpfs, ramfs, NFS, Ceph.
 const SYNCED_WHOLE: [u64; 9] = [
     0x9123_683e,
     0xca45_1a4e,
@@ -29,13 +29,9 @@ fn is_synced_whole(dev: u64, kind: u64) -> bool {
 /// The source's directory, opened for syncfs.
 #[derive(Debug)]
 pub(crate) struct SourceRoot {
-    /// Device number of the file system.
     pub(crate) dev: u64,
-    /// A syncfs makes the files stable. The kernel sends none to servers (FUSE, 9p, SMB): there each file is
-    /// synced by itself.
     pub(crate) reaches_files: bool,
     pub(crate) fd: OwnedFd,
-    /// Held during a syncfs.
     pub(crate) syncing: Mutex<()>,
 }
 

@@ -1,7 +1,7 @@
 //! Times of an object.
 //!
-//! Writeback comes later than the write, so the cache has newer mtime and ctime than the source. They lie in
-//! the object's slot: an acknowledged utimens survives a crash of terraced, as the data do.
+//! Writeback is later than the write, so the cache's mtime and ctime are newer than the source's. They lie in
+//! the object's slot, so that an acknowledged utimens survives a crash of terraced.
 
 use crate::file::object::Object;
 use crate::file::source::times_of;
@@ -41,8 +41,8 @@ impl Object {
         let _times = self.times.lock();
         self.set_times((now, now), true);
     }
-    /// Notes an mtime set by a program through the mount. The source has it already, unless a writeback has
-    /// just restored the old one.
+    /// Notes an mtime set through the mount. The source has it already, unless a writeback has just restored
+    /// the old one.
     pub fn adopt_mtime(&self, mtime: i64) {
         let times = self.times.lock();
         let Some((_, ctime)) = self.known_times() else { return };
@@ -72,15 +72,13 @@ impl Object {
         if let Err(e) = self.set_mtime_of_source(mtime) {
             tracing::debug!("object {}: mtime not restored: {e}", self.id());
         }
-        // A file system with coarse times truncates them. A difference beyond its granularity is another
-        // program's change.
+        // A file system with coarse times truncates them. A larger difference is another program's change.
         let cut = |actual: &i64| (0..COARSEST_NS).contains(&(mtime - actual));
         let actual = self.source().times().map(|(actual, _)| actual).filter(cut);
         self.set_times((actual.unwrap_or(mtime), ctime), self.dirty_pages() > 0);
     }
 
-    /// Notes a second writeback of pages that were already written: the mtime must be restored again
-    /// afterwards.
+    /// Notes a second writeback of written pages, after which the mtime must be restored again.
     pub(crate) fn note_second_writeback(&self) {
         let _times = self.times.lock();
         if let Some(times) = self.known_times()
@@ -106,7 +104,7 @@ impl Object {
         self.set_mtime_of_source(mtime)
     }
 
-    /// By path, for no descriptor may be open for writing.
+    /// By path, because a descriptor for writing may be missing.
     fn set_mtime_of_source(&self, mtime: i64) -> std::io::Result<()> {
         let time =
             Timespec { tv_sec: mtime.div_euclid(1_000_000_000), tv_nsec: mtime.rem_euclid(1_000_000_000) };

@@ -6,9 +6,8 @@ use terrace_shm::PAGE_SIZE;
 use terrace_shm::layout::HUGE;
 use terrace_sync::Mutex;
 
-/// Length from which on a buffer lies in a huge page. A device takes a few hundred pieces of adjacent memory
-/// at a time, and its time depends on their number. A virtual disk read 1 MiB in one piece at 2.1 to 2.8
-/// GiB/s, in 256 scattered pages at 0.9 to 1.2.
+/// Minimum length of a buffer in a huge page. A device's time depends on the number of adjacent pieces of
+/// memory. A virtual disk read 1 MiB in one piece at 2.1 to 2.8 GiB/s, in 256 scattered pages at 0.9 to 1.2.
 const HUGE_PAGES_MIN_BYTES: usize = 256 << 10;
 /// Two threads share a huge page. Longer requests get separate memory.
 const HALF: usize = HUGE / 2;
@@ -52,9 +51,8 @@ enum Memory {
 unsafe impl Send for AlignedBuf {}
 
 impl AlignedBuf {
-    /// Runs `act` on the first `len` bytes; their content is left over from earlier uses. Afterwards half a
-    /// huge page returns to the stock. So the stock grows with the number of concurrent long requests, not
-    /// with the number of threads.
+    /// Runs `act` on the first `len` bytes, which hold old content. Half a huge page then returns to the
+    /// stock. So the stock grows with the concurrent long requests, not with the threads.
     pub fn with<T>(&mut self, len: usize, act: impl FnOnce(&mut [u8]) -> T) -> T {
         self.with_or_leak(len, |buf| (act(buf), false))
     }

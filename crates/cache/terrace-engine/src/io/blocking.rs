@@ -25,7 +25,7 @@ pub struct BlockingIo {
 
 /// IOV_MAX of Linux.
 const VECS_MAX: usize = 1024;
-/// Number of reads that may end inside the same page before the read fails.
+/// Number of calls that may end inside the same page before the read fails.
 const STALLS_MAX: u32 = 8;
 
 fn check(n: isize) -> Result<usize, Errno> {
@@ -80,8 +80,8 @@ impl BlockingIo {
                 Err(Errno::IO) if buffered.is_none() => {
                     buffered = Some(through_page_cache(fd, OFlags::RDONLY).ok_or(Errno::IO)?);
                 }
-                // A direct read cannot continue inside a block. The one before ended there, usually at the
-                // end of the file.
+                // A direct read cannot continue inside a block. The last one ended there, usually at the end
+                // of the file.
                 Err(Errno::INVAL) if !done.is_multiple_of(PAGE_SIZE) => {
                     if rustix::fs::fstat(borrow(fd))?.st_size as u64 <= at {
                         break;

@@ -36,14 +36,12 @@ unsafe impl Sync for IoVec {}
 /// One write of a batch.
 #[derive(Debug)]
 pub struct WriteOp {
-    /// Destination file.
     pub(crate) fd: RawFd,
     /// Byte offset in the file.
     pub(crate) offset: u64,
-    /// The data.
     pub(crate) bufs: Vec<IoVec>,
-    /// Write through the kernel's page cache, which starts the writeback at once and keeps no pages
-    /// (RWF_DONTCACHE of pwritev2(2), Linux 6.14; elsewhere as any other write).
+    /// Write through the kernel's page cache, with writeback at once and without keeping pages
+    /// (RWF_DONTCACHE, Linux 6.14; elsewhere a plain write).
     pub(crate) drop_behind: bool,
     /// Result: success if all of `bufs` was written.
     pub(crate) result: io::Result<()>,
@@ -52,11 +50,9 @@ pub struct WriteOp {
 /// One read of a batch.
 #[derive(Debug)]
 pub struct ReadOp {
-    /// Source file.
     pub(crate) fd: RawFd,
     /// Byte offset in the file.
     pub(crate) offset: u64,
-    /// Destination buffers.
     pub(crate) bufs: Vec<IoVec>,
     /// Result: bytes read, short only at the end of the file.
     pub(crate) result: io::Result<usize>,

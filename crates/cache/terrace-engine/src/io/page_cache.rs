@@ -9,26 +9,24 @@ pub(super) fn borrow(fd: RawFd) -> BorrowedFd<'static> {
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
-/// A descriptor of the same file through the kernel's page cache, if `fd` uses direct I/O and the file may be
-/// opened again.
+/// A buffered descriptor of the same file, if `fd` uses direct I/O and the file may be opened again.
 ///
-/// Also used after a direct call that failed with EIO, which can happen when a program has just touched a
-/// hole through its mapping. The page waits for its block, sometimes for long, without being dirty
-/// (fs/iomap/direct-io.c, IOMAP_DELALLOC). A broken device fails again.
+/// Also serves after EIO of a direct call, for example just after a store to a hole through a mapping. Such a
+/// page waits for its block without being dirty (fs/iomap/direct-io.c, IOMAP_DELALLOC). A broken device fails
+/// again.
 pub(super) fn through_page_cache(fd: RawFd, access: OFlags) -> Option<OwnedFd> {
     let direct = fcntl_getfl(borrow(fd)).ok()?.contains(OFlags::DIRECT);
     let path = format!("/proc/self/fd/{fd}");
     direct.then(|| open(path, access | OFlags::CLOEXEC, Mode::empty()).ok()).flatten()
 }
 
-/// Whether `errno` is the refusal of direct I/O by a file system or server that accepted O_DIRECT at the
-/// open.
+/// Whether `errno` is the refusal of direct I/O by a file system that accepted O_DIRECT at the open.
 pub(super) fn is_refusal(errno: Errno) -> bool {
     matches!(errno, Errno::INVAL | Errno::OPNOTSUPP)
 }
 
-/// Changes a descriptor to buffered I/O because its file system refuses direct calls. True: done. A new open
-/// file takes the descriptor's number: a server may look at the flags of the open.
+/// Changes a descriptor to buffered I/O because its file system refuses direct calls. True: done. The number
+/// gets a new open file, because a server may look at the flags of the open.
 pub(super) fn leave_direct(fd: RawFd) -> bool {
     let Ok(flags) = fcntl_getfl(borrow(fd)) else { return false };
     if !flags.contains(OFlags::DIRECT) {

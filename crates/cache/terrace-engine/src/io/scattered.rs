@@ -1,10 +1,10 @@
 //! Batches of small writes through the kernel's page cache, which passes them to the device together and
 //! keeps none of them.
 //!
-//! A direct write of a page is one request to the device and one wait. 1,900 pages at random places of a file
-//! of 100 MiB (ext4 on a virtual disk) took 28 us of processor time each, and 80 to 125 us in all. Through
-//! the page cache they take 10 us and 30 us. The result is that of direct writes: the data are on the device
-//! and not in the page cache, and no write is under way when the call returns.
+//! A direct write of a page is one request to the device and one wait. Measured: 1,900 random pages of a file
+//! of 100 MiB, ext4 on a virtual disk. A direct write took 28 us of processor time, and 80 to 125 us in all.
+//! Through the page cache it takes 10 us and 30 us. As after direct writes, the call returns with all data on
+//! the device and none in the page cache.
 
 use super::page_cache::through_page_cache;
 use super::{WriteOp, total};
@@ -15,10 +15,9 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 /// Largest small write, bytes.
 const SMALL_WRITE_BYTES: usize = 16 << 10;
-/// Small writes that make this way worth while: it opens the file once more.
+/// Minimum number of small writes: this way opens the file once more.
 const SMALL_WRITES_MIN: usize = 16;
 
-/// Small writes of one batch.
 #[derive(Debug)]
 pub(super) struct Scattered {
     direct: RawFd,

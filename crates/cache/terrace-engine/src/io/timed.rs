@@ -1,9 +1,8 @@
 //! I/O on a target with a time limit: a hanging device must not block programs that the source can serve.
 //!
 //! A call under way cannot be cancelled, so its memory has to outlive it. Each thread has its own ring and
-//! buffer, and reads go into that buffer first. If a call is late, ring and buffer are put aside until it
-//! ends, and the thread makes new ones. The thread itself submits its calls and waits for them: no other
-//! thread has to wake.
+//! buffer, and reads first go into this buffer. After a late call, ring and buffer stay aside until its end,
+//! and the thread makes new ones. A thread submits and awaits its own calls.
 
 use super::{AlignedBuf, IoVec, ReadOp, total};
 use io_uring::{IoUring, opcode, squeue, types};
@@ -28,7 +27,6 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// A limit without late calls.
     pub(crate) fn new(time: Duration) -> Limit {
         Limit { time, late: Arc::default() }
     }
@@ -44,14 +42,12 @@ impl Limit {
         ABANDONED.lock().retain_mut(|abandoned| !abandoned.has_ended());
         self.late.load(Ordering::Acquire) > 0
     }
-    /// The error of a late call.
     pub(crate) fn error(&self) -> io::Error {
         let why = format!("it has not answered for {} s", self.time.as_secs_f64());
         io::Error::new(io::ErrorKind::TimedOut, why)
     }
 }
 
-/// Rings with late calls.
 static ABANDONED: Mutex<Vec<Abandoned>> = Mutex::new(Vec::new());
 
 struct Abandoned {
@@ -76,7 +72,6 @@ thread_local! {
     static OWN: RefCell<Option<Own>> = const { RefCell::new(None) };
 }
 
-/// Ring and buffer of a thread.
 struct Own {
     ring: IoUring,
     /// Used by the kernel until all calls of the ring have ended.
@@ -127,8 +122,7 @@ impl Own {
     }
 }
 
-/// Does calls on the thread's ring with `len` bytes of its buffer. A missing result means a late call. None:
-/// no ring.
+/// Does calls on the thread's ring with `len` bytes of its buffer. Missing result: late. None: no ring.
 ///
 /// # Safety
 /// The memory of the calls lives until they have ended, late or not.
@@ -241,8 +235,8 @@ fn copy(ops: &[ReadOp], parts: &[Part], memory: *const u8, ended: &[Option<i32>]
         let mut left = ended.map_or(0, |n| n.max(0) as usize);
         for IoVec { ptr, len } in super::advance(&ops[part.of].bufs, part.from) {
             let n = len.min(left);
-            // SAFETY: the caller of `read` vouches for the buffers; the call has ended, and left as many
-            // bytes in the thread's memory.
+            // SAFETY: the caller of `read` vouches for the buffers; the ended call left as many bytes in the
+            // thread's memory.
             unsafe { std::ptr::copy_nonoverlapping(from, ptr, n) };
             (from, left) = (from.wrapping_add(n), left - n);
         }
@@ -251,8 +245,7 @@ fn copy(ops: &[ReadOp], parts: &[Part], memory: *const u8, ended: &[Option<i32>]
 
 /// Writes a buffer, within its limit. Returns the bytes written. None: no ring.
 ///
-/// The kernel may read the buffer while the call is late. Checksums detect the later content that the target
-/// may get then.
+/// The kernel may read the buffer of a late call, and write its later content. Checksums detect this.
 ///
 /// # Safety
 /// `buf` is valid for reads until the call returns.

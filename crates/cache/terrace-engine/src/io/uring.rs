@@ -1,6 +1,5 @@
-//! io_uring for batches of reads and writes, so that the device sees them at once. Single operations use
-//! plain system calls, which are cheaper at depth one. There are a few rings. A thread that finds no free
-//! ring uses plain calls instead of waiting.
+//! io_uring for batches of reads and writes: the device gets a batch at once. Single operations use plain
+//! system calls, which are cheaper at depth one, as does a thread without a free ring.
 
 #[cfg(any(test, feature = "testing"))]
 use super::testing::ShortCalls;
@@ -18,7 +17,7 @@ use terrace_system::count;
 const DEPTH: u32 = 32;
 /// Rings, and so concurrent batches.
 const RINGS: usize = 6;
-/// Rings at the end of the list for reads alone: programs wait for reads, and writeback has many batches.
+/// Rings at the end of the list, for reads alone: writeback must not delay the programs' reads.
 const READ_RINGS: usize = 2;
 /// Temporary errors of a ring.
 const TRIED_AGAIN: [i32; 5] = [libc::EINTR, libc::EAGAIN, libc::EIO, libc::EINVAL, libc::EOPNOTSUPP];
@@ -85,7 +84,6 @@ impl UringIo {
         Ok(UringIo { rings: rings?, plain })
     }
 
-    /// The rings for writes.
     fn for_writes(&self) -> &[Mutex<Option<IoUring>>] {
         &self.rings[..RINGS - READ_RINGS]
     }
@@ -124,7 +122,7 @@ impl UringIo {
         unsafe { self.plain.write(op.fd, op.offset + done as u64, &advance(&op.bufs, done)) }
     }
 
-    /// Completes a read likewise. A short one may be at the end of the file, which the plain call finds out.
+    /// Completes a read with plain calls, which also find the end of the file after a short read.
     ///
     /// # Safety
     /// As [`Io::read`].
@@ -156,8 +154,7 @@ fn bytes_done(res: Option<i32>) -> io::Result<usize> {
 unsafe fn run(ring: &mut IoUring, batch: &[squeue::Entry], done: &mut [Option<i32>]) -> bool {
     for (i, sqe) in batch.iter().enumerate() {
         let sqe = sqe.clone().user_data(i as u64);
-        // SAFETY: buffers and lists live until the batch has completed below; the queue has room for a whole
-        // batch.
+        // SAFETY: buffers and lists live until the batch has completed; the queue has room for it.
         unsafe { ring.submission().push(&sqe).expect("submission queue is as deep as a batch") };
     }
     let (mut left, mut works) = (batch.len(), true);
@@ -255,9 +252,8 @@ impl Io for UringIo {
     }
     unsafe fn write_batch(&self, ops: &mut [WriteOp]) {
         if ops.iter().any(|op| op.drop_behind) {
-            // Buffered writes take the file's lock one after another, and each is a copy: the ring would pass
-            // them to its worker threads.
-            // SAFETY: the caller's promise.
+            // Buffered writes copy, one after another, under the file's lock: a ring would pass them to
+            // worker threads. SAFETY: the caller's promise.
             return unsafe { self.plain.write_batch(ops) };
         }
         for batch in ops.chunks_mut(DEPTH as usize) {
@@ -356,8 +352,7 @@ mod tests {
     fn end_of_a_file_is_not_read_again_from_the_start() {
         let calls = ShortCalls::new(1, 0);
         read(&UringIo::with_short_calls(calls.clone()).unwrap());
-        // One call for each operation, and one more for the short one, which reads nothing at the end of the
-        // file.
+        // One call for each operation, and one more that finds the end of the file.
         assert_eq!(calls.calls(), 100 + 1);
     }
 

@@ -1,9 +1,8 @@
 //! Moves threads of programs to nodes, and restores their affinity masks.
 //!
-//! A thread is moved by its affinity: it gets the processors of the node that its own mask allows. The old
-//! mask is saved before, and restored at the end. **A program's own affinity wins**: a thread with a mask of
-//! fewer than all processors was bound by its program, and stays there. So does a thread that got another
-//! mask since it was moved.
+//! A move sets the thread's affinity to the node's processors that its own mask allows. The mover saves the
+//! old mask before, and restores it at the end. **A program's own affinity wins**: threads bound to fewer
+//! than all processors stay. So do moved threads that got another mask since.
 //!
 //! The system calls are behind a trait, [`Affinity`]: tests use a double.
 
@@ -48,7 +47,6 @@ fn pid(tid: u32) -> Result<Pid, Errno> {
     i32::try_from(tid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)
 }
 
-/// The set of these processors.
 pub(crate) fn set_of(cpus: impl IntoIterator<Item = usize>) -> CpuSet {
     let mut set = CpuSet::new();
     cpus.into_iter().filter(|&cpu| cpu < CpuSet::MAX_CPU).for_each(|cpu| set.set(cpu));
@@ -63,7 +61,6 @@ pub(crate) fn list_of(set: &CpuSet) -> Vec<usize> {
 /// A moved thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moved {
-    /// Start time.
     pub(crate) began: u64,
     /// The thread's own mask.
     pub(crate) own: CpuSet,
@@ -88,20 +85,16 @@ pub struct ThreadMover {
     all: CpuSet,
     all_list: Vec<usize>,
     moved: BTreeMap<u32, Moved>,
-    /// Thread ID from which the next search for ended threads starts.
+    /// Thread ID where the next search for ended threads starts.
     next: u32,
     /// `moved` has changed since the last call of `has_changed`.
     changed: bool,
 }
 
-/// Reason why a thread is not moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotMoved {
-    /// Bound by its program.
     Bound,
-    /// The thread has ended.
     Gone,
-    /// The kernel refuses the move.
     Refused(Errno),
 }
 
@@ -109,12 +102,12 @@ pub(crate) enum NotMoved {
 const CHECKED_MAX: usize = 32;
 
 impl ThreadMover {
-    /// `all`: processors of threads that no program has bound; `moved`: threads moved by a dead predecessor.
+    /// `all`: processors of unbound threads; `moved`: threads moved by a dead predecessor.
     pub fn new(affinity: Box<dyn Affinity>, all: CpuSet, moved: BTreeMap<u32, Moved>) -> ThreadMover {
         ThreadMover { affinity, all, all_list: list_of(&all), moved, next: 0, changed: true }
     }
 
-    /// Whether a thread may be moved: its mask is that of all processors, or the one set by the daemon.
+    /// Whether a thread may be moved: its mask allows all processors, or the daemon has set it.
     ///
     /// # Errors
     /// The reason against a move.
@@ -134,8 +127,8 @@ impl ThreadMover {
         }
     }
 
-    /// Records that a thread is to be restricted to `cpus`; [`ThreadMover::finish`] does it. Save the records
-    /// between the two calls: after a crash they show which masks to restore.
+    /// Records that a thread is to be restricted to `cpus`; [`ThreadMover::finish`] does it. The caller saves
+    /// the records between the two calls, so that masks can be restored after a crash.
     ///
     /// # Errors
     /// The reason against a move.

@@ -1,5 +1,4 @@
-//! Memory nodes of the chunks of frames, by the kernel's answer (move_pages without targets): one byte per
-//! chunk.
+//! Memory node of each chunk of frames, from the kernel (move_pages without targets), in one byte.
 
 use crate::context::Context;
 use crate::numa::topology::Topology;
@@ -8,8 +7,7 @@ use terrace_shm::layout::CHUNK_FRAMES;
 
 /// Node not known to the kernel.
 const UNKNOWN: u8 = u8::MAX;
-/// Chunks per query of the kernel, and of unread chunks per period: a large cache has too many for a query of
-/// all.
+/// Maximum number of chunks in a query of the kernel, and of unread chunks queried in a period.
 const QUERIED_MAX: usize = 1024;
 
 /// Nodes of all populated chunks, as far as known.
@@ -22,8 +20,7 @@ pub(super) struct Chunks {
 
 impl Chunks {
     /// Queries the nodes of the chunks in `used`, of new ones, and of some others. With `notes` it updates
-    /// the frames' home nodes: a full node gives a chunk to another, and those left by a dead daemon are not
-    /// known.
+    /// the frames' home nodes, which a full node or a restart of the daemon makes wrong.
     pub(super) fn look(&mut self, cx: &Context, topology: &Topology, used: &[u32], notes: bool) {
         let count = (cx.state.lock().frames.populated() as usize).div_ceil(CHUNK_FRAMES);
         let known = self.nodes.len().min(count);
@@ -56,7 +53,6 @@ impl Chunks {
         known.for_each(|&chunk| state.frames.set_home(first(chunk), self.nodes[chunk].into()));
     }
 
-    /// Node of a chunk, by its index.
     pub(super) fn node_of(&self, chunk: u32) -> Option<usize> {
         let node = self.nodes.get(chunk as usize).copied()?;
         (node != UNKNOWN).then_some(node.into())
@@ -69,7 +65,6 @@ impl Chunks {
         self.nodes[chunk] = node;
     }
 
-    /// Frame bytes on each node.
     pub(super) fn bytes(&self, nodes: usize) -> Vec<u64> {
         let on = |node: usize| self.nodes.iter().filter(|&&chunk| usize::from(chunk) == node).count();
         (0..nodes).map(|node| (on(node) * terrace_shm::layout::HUGE) as u64).collect()

@@ -1,10 +1,8 @@
-//! Input of placement decisions: bytes read and written by each thread, on which node, and the load of
-//! processors.
+//! Input of placement decisions: bytes of each thread on each node, and the load of processors.
 //!
 //! Bytes come from a recording (`observe/trace.rs`) during a short window of each period. Clients then record
 //! each read with its thread ID, and the mount path knows the thread of each request. Between windows a hit
-//! has no extra cost. The node of a read is that of the frame with its first page; a miss is read from the
-//! source's device.
+//! has no extra cost. The frame of a read's first page gives its node; for a miss, the source's device does.
 //!
 //! Thread IDs from clients are untrusted: threads that belong to no client are skipped.
 
@@ -35,9 +33,7 @@ pub(super) struct Bytes {
     /// Reads from an unknown node.
     pub(crate) elsewhere: f64,
     pub(crate) writes: f64,
-    /// Reads and writes by file.
     pub(crate) files: HashMap<ObjectId, (f64, f64)>,
-    /// Reads by chunk of frames.
     pub(crate) chunks: HashMap<u32, f64>,
 }
 
@@ -47,7 +43,6 @@ impl Bytes {
     }
 }
 
-/// A thread in a period.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ThreadSeen {
     pub(crate) tid: u32,
@@ -63,14 +58,11 @@ pub(super) struct Period {
     /// Further facts on the view's threads, in the same order.
     pub(crate) seen: Vec<ThreadSeen>,
     pub(crate) gone: Vec<u32>,
-    /// Frame bytes on each node.
     pub(crate) frame_bytes: Vec<u64>,
 }
 
-/// Origin of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Spot {
-    /// A frame of this chunk.
     Chunk(u32),
     Source,
     Nowhere,
@@ -151,8 +143,8 @@ impl Clocks {
     }
 }
 
-/// Exponential average over windows; each counts half as much as the next one. A window is short, and a slow
-/// reader has few accesses in it.
+/// Exponential average over windows; each counts half as much as the next. A slow reader has few accesses in
+/// one short window.
 #[derive(Debug, Default)]
 pub(super) struct Average(HashMap<u32, Bytes>);
 
@@ -203,8 +195,7 @@ fn mean(old: Bytes, now: &Bytes) -> Bytes {
     }
 }
 
-/// Assembles a period of `period_ns`. `is_bound`: whether its program has bound a thread, by thread ID and
-/// start time.
+/// Assembles a period of `period_ns`. `is_bound`, by thread ID and start time: its program has bound it.
 pub(super) fn period(
     topology: &Topology,
     config: &NumaConfig,
@@ -263,9 +254,8 @@ pub(super) fn period(
     period
 }
 
-/// Chunks of frames, which move as a whole. Their numbers differ from those of files. `read_only` is never
-/// set, which rules out copies: the entry of a page names one frame, so no reader would find a copy on
-/// another node.
+/// Chunks of frames, which move as a whole. Their numbers differ from those of files. `read_only` stays false
+/// to rule out copies: an entry names one frame, so readers would not find a copy.
 fn chunk_regions(users: HashMap<u32, Vec<User>>, chunks: &Chunks) -> Vec<Region> {
     let region = |(chunk, users): (u32, Vec<User>)| {
         let node = chunks.node_of(chunk)?;

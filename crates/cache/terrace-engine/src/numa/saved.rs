@@ -1,5 +1,5 @@
-//! File with the affinity masks of moved threads. After a crash of the daemon, its successor restores the
-//! masks, or the command that finds the instance dead.
+//! File with the affinity masks of moved threads. After a crash the next daemon restores the masks, or the
+//! command that finds the instance dead.
 //!
 //! One line per thread: `tid began own given before`, with lists of processors.
 

@@ -23,7 +23,6 @@ use terrace_policy::numa::{Config, Decision, MoveReason, Placer, Rules, ThreadMo
 use terrace_shm::layout::HUGE;
 use terrace_sync::Mutex;
 
-/// Length of a period.
 const PERIOD: Duration = Duration::from_secs(1);
 /// Length of the recorded window in each period.
 const WINDOW: Duration = Duration::from_millis(40);
@@ -33,8 +32,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 const SAMPLES_MAX: u64 = 4096;
 /// Window of a single report on request.
 const REPORT_WINDOW: Duration = Duration::from_millis(500);
-/// Traffic of each of two threads from which on they share a file, as a part of a node's bandwidth: 16 MB/s
-/// of 40 GB/s.
+/// Minimum traffic per thread that shares a file, as a part of a node's bandwidth: 16 MB/s of 40 GB/s.
 const SHARE_MIN: f64 = 0.0004;
 /// Largest distance between windows that are averaged.
 const AVERAGED_MAX: Duration = Duration::from_secs(3);
@@ -52,7 +50,6 @@ pub(crate) struct Service {
     topology: Topology,
     /// A window is under way and ends soon.
     observing: AtomicBool,
-    /// Signalled when the engine stops.
     pub(crate) wakeup: Wakeup,
     inner: Mutex<Inner>,
 }
@@ -117,14 +114,12 @@ impl Service {
     pub(crate) fn serve(&self) {
         while !self.cx.is_stopping() {
             self.look(WINDOW, self.config.mode == NumaMode::Auto);
-            // The pause varies, so that a program with a period of a second is not always measured in the
-            // same phase.
+            // The pause varies, because a program may have a period of a second, too.
             self.wakeup.wait(PERIOD - WINDOW + Duration::from_millis(self.cx.clock.now_ns() / 1000 % 50));
         }
         self.end();
     }
 
-    /// Restores the masks of all threads.
     pub(crate) fn end(&self) {
         let mut inner = self.inner.lock();
         inner.mover.restore();
@@ -193,8 +188,7 @@ impl Service {
         observe::sum(samples, &spots, node_of, self.topology.nodes.len(), 1.0 / seconds)
     }
 
-    /// Samples of the accesses during a window, and its length in seconds. None: another recording is under
-    /// way.
+    /// Samples of the accesses in a window, and its length in seconds. None: another recording runs.
     fn record(&self, window: Duration) -> Option<(Vec<(Noted, f64)>, f64)> {
         self.observing.store(true, Ordering::Release);
         let begun = Instant::now();
@@ -219,7 +213,6 @@ impl Service {
         Some((samples, begun.elapsed().as_secs_f64()))
     }
 
-    /// The node of the device below the source, if it has one.
     fn source_node(&self) -> Option<usize> {
         let dev = self.cx.source_root.get()?.dev;
         let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
@@ -315,7 +308,6 @@ impl Service {
     }
 }
 
-/// The nodes without load.
 fn idle(topology: &Topology) -> Vec<NumaNode> {
     let node = |node: &super::topology::NodeInfo| NumaNode {
         node: node.number,

@@ -1,5 +1,4 @@
-//! Statistics of watched threads in /proc. Their files stay open: a read takes a third of the time of an
-//! open.
+//! Statistics of watched threads in /proc. Their files stay open: a read takes a third of an open.
 
 use rustix::process::{Resource, getrlimit};
 use std::collections::{HashMap, HashSet};
@@ -9,7 +8,6 @@ use terrace_system::proc::{self, Stat};
 /// Largest number of threads with open files, two each. The files of other threads are opened at each read.
 const OPEN_MAX: usize = 128;
 
-/// One measurement of a thread.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ThreadSample {
     pub(crate) stat: Stat,

@@ -1,15 +1,13 @@
 //! The machine's topology from /sys: nodes, their processors and distances, caches, kinds of memory, and the
 //! nodes of devices.
 //!
-//! The few small files are parsed by hand, which saves a C library. The root directory is an argument, so
-//! that tests can simulate other machines. Missing files always mean a kernel without NUMA: one node with all
-//! processors.
+//! This file parses a few small files itself, which saves a C library. Tests pass another root directory to
+//! simulate machines. Missing files mean a kernel without NUMA: one node with all processors.
 
 use std::fs;
 use std::path::Path;
 use terrace_system::list;
 
-/// A memory node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NodeInfo {
     /// The kernel's number.
@@ -24,7 +22,6 @@ pub(crate) struct NodeInfo {
     pub(crate) memory_tier: Option<u32>,
 }
 
-/// Topology of a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Topology {
     /// Online nodes, by number. All other code uses indexes of this list.
@@ -52,7 +49,6 @@ impl Topology {
         topology
     }
 
-    /// Index of a processor's node.
     pub(crate) fn node_of_cpu(&self, cpu: usize) -> Option<usize> {
         self.nodes.iter().position(|node| node.cpus.contains(&cpu))
     }

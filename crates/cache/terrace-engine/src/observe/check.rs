@@ -22,7 +22,6 @@ struct ResidentPage {
     flags: u8,
 }
 
-/// Disagreements about one resident page.
 fn check_page(state: &CacheState, o: &Object, dirty_pages: &DirtyPages, found: ResidentPage) -> Vec<String> {
     let ResidentPage { page, place, frame, flags } = found;
     let mut bad = Vec::new();
@@ -85,8 +84,7 @@ pub(crate) fn check(cx: &Context) -> Vec<String> {
     bad
 }
 
-/// Checks the keys that a start would read from a target: an entry names each, or a tombstone is queued. The
-/// target's writer is locked meanwhile.
+/// Checks a target's keys: each has an entry or a queued tombstone. Locks the target's writer.
 fn check_keys(cx: &Context, device: &DeviceIo) -> Vec<String> {
     let writer = device.writer.lock();
     let is_serving = |targets: &Targets| targets.at(device.number).is_some_and(Device::is_serving);

@@ -1,4 +1,4 @@
-//! Readers of the clients' trace lanes: all records, or a sample that stands for the rest.
+//! Readers of the clients' trace lanes: all records, or a weighted sample.
 
 use std::sync::atomic::Ordering;
 use terrace_api::capture::Lost;
@@ -6,13 +6,12 @@ use terrace_shm::protocol::queue;
 use terrace_shm::ring::Ring;
 use terrace_shm::trace::{LANE_BYTES, LANE_RECORDS, LANES, Span};
 
-/// Time after which an empty reserved place of a lane counts as left behind by a dead thread.
+/// Time after which a reserved, empty place of a lane counts as a dead thread's.
 const ABANDONED_NS: u64 = 50_000_000;
 /// Upper bound of the loss in a sample, as a multiple of the pages in its records.
 const LOST_MAX: f64 = 64.0;
 
-/// Read positions in the lanes of one client. The daemon keeps its own: the client can write to the shared
-/// ones.
+/// The daemon's read positions in a client's lanes: the client can write to the shared ones.
 #[derive(Debug, Default)]
 pub(crate) struct Cursors([Cursor; LANES]);
 
@@ -21,7 +20,7 @@ struct Cursor {
     next: u64,
     /// The lane's count of lost pages at the last read.
     lost: u64,
-    /// Time since which the next place is reserved and empty; 0: it is not.
+    /// Time since which the next place is reserved and empty; 0: never.
     stuck_ns: u64,
     used: bool,
 }
@@ -73,7 +72,6 @@ impl Cursors {
         }
     }
 
-    /// Number of records ready.
     pub(super) fn ready(&self, ring: &Ring) -> u64 {
         let ready =
             |(i, c): (usize, &Cursor)| ring.lane(i).ends.head.load(Ordering::Acquire).wrapping_sub(c.next);
@@ -81,11 +79,10 @@ impl Cursors {
     }
 
     /// Takes every `every`th record of the lanes, starting with `first`. Its weight covers the records
-    /// between, and those lost for lack of room. The other records are not read: they lie in the caches of
-    /// other processors.
+    /// between, and lost ones. It does not read other records: they lie in other processors' caches.
     ///
-    /// A record still being written is skipped, and its place becomes free. Two threads may then write there
-    /// at once, and produce a mixed record: an untrusted claim, as all of them are.
+    /// It skips a record that is still being written, and frees its place. Two threads may then write there
+    /// at once. The mixed record is an untrusted claim, as all records are.
     pub(super) fn sample(&mut self, ring: &Ring, first: u64, every: u64, take: &mut impl FnMut(Span, f64)) {
         let mut spans = Vec::new();
         for (i, c) in self.0.iter_mut().enumerate() {
@@ -103,13 +100,12 @@ impl Cursors {
             queue::release(&lane.ends.tail, head);
             let pages: u64 = spans.iter().map(|span: &Span| u64::from(span.pages)).sum();
             let lost_share = lost as f64 / (pages * every).max(1) as f64;
-            // The loss is counted by the client. More than a few times the lanes' capacity is not credible.
+            // The client counts the loss. A loss of many times the lanes' capacity is not credible.
             let weight = every as f64 * (1.0 + lost_share.min(LOST_MAX));
             spans.drain(..).for_each(|span| take(span, weight));
         }
     }
 
-    /// Memory of the lanes in use.
     pub(super) fn bytes(&self) -> u64 {
         self.0.iter().filter(|c| c.used).count() as u64 * LANE_BYTES as u64
     }

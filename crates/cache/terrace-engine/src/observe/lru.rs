@@ -1,15 +1,13 @@
 //! The policy's lists for administrators: their content, and the two commands of the kernel's `lru_gen` file.
 //!
 //! Source: Linux, Documentation/admin-guide/mm/multigen_lru.rst ("Experimental features"). `lru_gen_full`
-//! shows generations, tiers and their counters. `+` opens a generation, so that the next output shows which
-//! pages were used meanwhile (working-set estimation). `-` evicts generations up to a given one (proactive
-//! reclaim). Difference: there is one set of lists and one type of page, and a policy without generations
-//! gives an error instead of an empty file.
+//! shows generations, tiers and their counters. `+` opens a generation: the next output shows the pages used
+//! meanwhile (working-set estimation). `-` evicts generations up to a given one (proactive reclaim).
+//! Differences: one set of lists, one type of page, and an error for a policy without generations.
 //!
-//! `min_ttl` is `/sys/kernel/mm/lru_gen/min_ttl_ms`: while the oldest generation with pages is younger,
-//! nothing is evicted. Where the kernel then kills a process, terrace applies back pressure: a miss bypasses
-//! the cache, and a writer waits. The oldest generation ages meanwhile, so no writer waits longer than
-//! `min_ttl` for the first eviction.
+//! `min_ttl` is `/sys/kernel/mm/lru_gen/min_ttl_ms`: no eviction while the oldest generation with pages is
+//! younger. The kernel then kills a process. In terrace a miss bypasses the cache, and a writer waits, at
+//! most `min_ttl` for the first eviction.
 
 use crate::context::Context;
 use crate::segment::flag;
@@ -53,7 +51,6 @@ impl std::fmt::Display for Refused {
     }
 }
 
-/// Counts a page by the flags of its frame.
 fn count(kinds: &mut Kinds, flags: u8) {
     *match flags {
         f if f & flag::DIRTY != 0 => &mut kinds.dirty,
@@ -63,8 +60,7 @@ fn count(kinds: &mut Kinds, flags: u8) {
     } += 1;
 }
 
-/// The policy's lists. Pages are counted piecewise, so that no request waits for the whole. The sums are off
-/// by the pages that come and go meanwhile.
+/// See [`crate::Engine::lru`].
 pub(crate) fn show(cx: &Context) -> Lru {
     let mut kinds = kinds(cx);
     let state = cx.state.lock();
@@ -121,11 +117,7 @@ fn kinds(cx: &Context) -> HashMap<Option<u64>, Kinds> {
     }
 }
 
-/// Opens a generation; pages used since the last aging join the youngest one before. Returns the new
-/// generation's number.
-///
-/// # Errors
-/// The policy has no generations.
+/// See [`crate::Engine::lru_age`].
 pub(crate) fn age(cx: &Context) -> Result<u64, Refused> {
     let mut state = cx.state.lock();
     state.lru.policy.set_time(cx.uptime_ms());
@@ -134,11 +126,7 @@ pub(crate) fn age(cx: &Context) -> Result<u64, Refused> {
     state.lru.policy.age(&mut touches).ok_or(Refused::NoGenerations(name))
 }
 
-/// Evicts the generations up to `seq`, at most `pages` pages. Unwritten and recently used pages move to
-/// younger generations instead.
-///
-/// # Errors
-/// No generations; a generation that is too young.
+/// See [`crate::Engine::lru_evict`].
 pub(crate) fn evict(cx: &Context, seq: u64, pages: u64) -> Result<Evicted, Refused> {
     let mut done = Evicted::default();
     while done.evicted < pages {

@@ -1,9 +1,8 @@
-//! Miss-ratio curve of `terrace stat --mrc`: hit ratios at other sizes of memory, estimated from a sample of
-//! live accesses.
+//! Miss-ratio curve of `terrace stat --mrc`: hit ratios at other sizes of memory, from a sample.
 //!
 //! Estimators: [`terrace_policy::minisim::Miniature`] simulates the policy in force at other sizes, and
-//! [`terrace_policy::mrc::Shards`] gives the LRU curve beside it. Both have two inputs. Counters give them
-//! the number of accesses outside the sample:
+//! [`terrace_policy::mrc::Shards`] gives the LRU curve. Both have two inputs, and counters of the accesses
+//! outside the sample:
 //!
 //! ```text
 //!   state lock: a page enters ── sampled? ──► event: used          (misses, writes)
@@ -11,12 +10,12 @@
 //!   this thread, some 50 times a second: touch counts of watched frames ──► used since the last look   (hits of both paths)
 //!                                        hits + misses counted on both paths ──► accesses that passed unsampled
 //! ```
-//! *Touch counts are the policy's*. For watched frames it gets the counts that the sample took over and the
-//! new ones (`state/sampler.rs`), so its decisions do not depend on the sample. A hit has no extra cost, a
+//! *Touch counts belong to the policy*. The sample returns to it the counts taken from watched frames
+//! (`state/sampler.rs`). So the policy's decisions do not depend on the sample. A hit has no extra cost, a
 //! miss costs one hash.
 //!
-//! Limits: of several uses between two looks one is fed, and the rest counts as hits at any size, which they
-//! are. The order of such uses is unknown. Dropped page fills are missing. Writes count as uses.
+//! Limits: of several uses between two looks one is fed, and the others count as hits at any size. The order
+//! of such uses is unknown. Dropped page fills are missing. Writes count as uses.
 
 use crate::context::Context;
 use crate::state::sampler::Sampled;
@@ -51,7 +50,7 @@ const BYTES_PER_SLOT: usize = 64 << 10;
 
 /// Pause after a look that took `took`.
 fn next_pause(last: Duration, busy: bool, took: Duration) -> Duration {
-    // A look during which the machine was suspended seems to take hours.
+    // After a suspend of the machine a look seems to take hours.
     let least = (took.min(LOOK_IDLE) * COST_DIVISOR).clamp(LOOK_MIN, LOOK_MAX);
     if busy { least } else { (last * 2).min(LOOK_IDLE).max(least) }
 }
@@ -145,7 +144,6 @@ impl Estimate {
         hits + misses + written > 0
     }
 
-    /// Reduces the weight of old observations.
     fn fade(&mut self, now_ns: u64) {
         let passed = Duration::from_nanos(now_ns.saturating_sub(self.faded_ns));
         if passed < FADE_EVERY {
@@ -185,7 +183,6 @@ pub(crate) struct Sampling {
     cx: Arc<Context>,
     estimate: Mutex<Estimate>,
     pub(crate) wakeup: Wakeup,
-    /// Memory of the sample, bytes.
     bytes: Arc<AtomicU64>,
 }
 
@@ -200,7 +197,6 @@ impl Sampling {
         Sampling { cx, estimate, wakeup: Wakeup::default(), bytes }
     }
 
-    /// Body of the sampling thread.
     pub(crate) fn sample_loop(&self) {
         let mut pause = LOOK_MIN;
         while !self.cx.is_stopping() {
@@ -221,8 +217,7 @@ impl Sampling {
         while let Some(at) = from {
             from = watch.look(at, &mut used);
         }
-        // Read after the sample: the counters then cover the uses that are fed, except for the most recent
-        // ones.
+        // Read after the sample: the counters then cover the fed uses, except for recent ones.
         let now = self.counted(written);
         let mut estimate = self.estimate.lock();
         estimate.fit(self.cx.pool_frames() as usize);
@@ -233,8 +228,7 @@ impl Sampling {
         busy
     }
 
-    /// Share of accesses that an LRU cache of `frames` frames would miss with one chunk less: the mean over
-    /// its last eighth.
+    /// Share of accesses that an LRU cache of `frames` frames loses with a chunk: mean of its last eighth.
     pub(crate) fn chunk_saves(&self, frames: usize) -> f64 {
         let curve = self.estimate.lock().shards.curve();
         let part = (frames / 8).max(CHUNK_FRAMES).min(frames);
@@ -249,7 +243,7 @@ impl Sampling {
         let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
         let (c, clients) = (&self.cx.counters, self.cx.read_totals());
         let (main_misses, filled) = (get(&c.miss_pages), get(&c.fills_taken) + get(&c.fills_read));
-        // Reads of compressed pages: memory of this size without a compressed tier would miss them. Promoted
+        // Memory of this size without a compressed tier would miss the reads of compressed pages. Promoted
         // pages have entered.
         let below = self.cx.compressed_hits(&clients);
         let promoted = self.cx.state.lock().compressed.as_ref().map_or(0, |c| c.counts.promoted);
@@ -409,8 +403,7 @@ mod tests {
         );
     }
 
-    /// The estimate for twice the memory agrees with a cache of twice the memory: 30 MiB hold twice the
-    /// frames of 16 MiB.
+    /// The estimate for twice the memory agrees with such a cache: 30 MiB hold twice the frames of 16 MiB.
     #[test]
     fn twice_the_memory_does_what_was_predicted() {
         for policy in ["lru", "strata"] {
@@ -445,8 +438,7 @@ mod tests {
         assert!(half.same.lru_hit_ratio < 0.05 && half.measured > 0.2, "{half:?}");
     }
 
-    /// Between two looks more sampled pages enter than fit in the list. The surplus is left out of all
-    /// counts.
+    /// More sampled pages enter between two looks than the list holds. No count includes the surplus.
     #[test]
     fn a_flood_of_misses_is_no_flood_of_hits() {
         let s = stage("lru", 16);

@@ -13,7 +13,6 @@ use terrace_api::stats::{
 use terrace_api::tiers::DeviceCounts;
 use terrace_shm::PAGE_SIZE;
 
-/// A snapshot of the counters and sizes.
 pub(crate) fn stats(cx: &Context, rings: &Rings) -> Stats {
     let mut stats = counted(cx, rings);
     let hits = cx.device_hits(&rings.read_totals());
@@ -24,7 +23,7 @@ pub(crate) fn stats(cx: &Context, rings: &Rings) -> Stats {
         (counts.collect(), state.targets.as_ref().map_or(0, |targets| targets.demoted_to_removed))
     };
     let devices: Vec<tiers::Device<'_>> = counts.iter().map(|(config, counts)| (config, counts)).collect();
-    // Hits of numbers that belong to another target now, or to none.
+    // Hits of removed targets.
     let all_hits = hits.iter().fold(0u64, |sum, hits| sum.wrapping_add(*hits));
     let live_hits = counts.iter().fold(0u64, |sum, (_, counts)| sum.wrapping_add(counts.hits));
     let removed = tiers::Removed { hits: all_hits.wrapping_sub(live_hits), demoted };

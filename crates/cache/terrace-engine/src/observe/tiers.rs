@@ -1,7 +1,6 @@
 //! Rows of `terrace stat` for the tiers: DRAM, compressed DRAM, each target on a device.
 //!
-//! A read counts for the tier where the page was found. A demotion counts for the tier that receives the
-//! page, so that it counts once.
+//! A read counts for the tier that has the page. A demotion counts once, for the tier that receives the page.
 
 use crate::config::DeviceConfig;
 use terrace_api::stats::{CompressedTier, Stats};
@@ -16,12 +15,11 @@ const RATE_AFTER_MS: u64 = 60_000;
 /// A target of a device tier: configuration and counters.
 pub(crate) type Device<'a> = (&'a DeviceConfig, &'a DeviceCounts);
 
-/// Sums over removed targets, which are not DRAM's work.
+/// Sums over removed targets: not DRAM's hits.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Removed {
     /// Page reads served.
     pub(crate) hits: u64,
-    /// Pages received from DRAM.
     pub(crate) demoted: u64,
 }
 

@@ -1,13 +1,12 @@
 //! Recorder of page accesses to a live instance, for the simulator.
 //!
-//! *Picture*: the mount path notes spans of pages in a list. Each client of the preload path notes its own,
-//! hits and misses, in lanes of its ring ([`terrace_shm::trace`]), because only the client sees a hit. Every
-//! millisecond the recorder collects both, holds them back for a moment, sorts them by time, and passes them
-//! on.
+//! *Picture*: the mount path notes spans of pages in a list. Only a client sees its hits, so it notes hits
+//! and misses in lanes of its ring ([`terrace_shm::trace`]). Every millisecond the recorder collects both. It
+//! holds them back for a moment, sorts them by time, and passes them on.
 //!
-//! All buffers are bounded, no read or write waits for the recorder, and accesses without room are counted as
-//! lost. Records in a lane are untrusted: objects and pages that do not exist are dropped, and times only
-//! determine the order. Without a recording, a request on the mount path costs one more load.
+//! All buffers are bounded, and no read or write waits for the recorder: accesses without room count as lost.
+//! Records in a lane are untrusted. The recorder drops unknown objects and pages, and uses times for the
+//! order only. Without a recording, a request on the mount path costs one more load.
 
 pub use crate::access_log::Kind;
 use crate::access_log::{NOTED_MAX, Noted};
@@ -56,7 +55,6 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// Memory in use by the recording.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -124,7 +122,7 @@ impl Recorder {
         let live = self.follow_clients();
         let in_lanes: u64 = self.lanes.iter().map(|(ring, cursors)| cursors.ready(ring)).sum();
         let every = (main.len() as u64 + in_lanes).div_ceil(max).max(1);
-        // Random, so that a thread that is always the first in a millisecond is not always chosen.
+        // Random: otherwise the same thread could come first in each millisecond.
         let first = RandomState::new().hash_one(now) % every;
         let pages: u64 = main.iter().map(|noted| noted.pages).sum();
         let weight = every as f64 * (1.0 + lost as f64 / pages.max(1) as f64);
@@ -152,8 +150,7 @@ impl Recorder {
         self.lost.fuse = self.lost.fuse.saturating_add(lost);
         let bytes = self.gather_lanes(now_ns);
         self.check(now_ns);
-        // Appended in order: the sort is stable, and keeps the order within a path where the clock is too
-        // coarse.
+        // Appended in order: the stable sort keeps it within a path where the clock is too coarse.
         let all = main.into_iter().chain(self.gathered.drain(..));
         for n in all {
             if self.pending.len() < PENDING_MAX {
@@ -200,8 +197,7 @@ impl Recorder {
         self.lanes.retain(|(ring, _)| live.contains(&Arc::as_ptr(ring)));
     }
 
-    /// Drops impossible records of clients: only pages of existing files and times within the recording
-    /// remain.
+    /// Drops clients' impossible records: of missing files or pages, or outside the recording's time.
     fn check(&mut self, now_ns: u64) {
         let mut ends: HashMap<ObjectId, u64> = self.gathered.iter().map(|n| (n.object, 0)).collect();
         if ends.is_empty() {
@@ -238,7 +234,6 @@ impl Recorder {
     }
 }
 
-/// Converts a client's record.
 fn noted(span: Span, now_ns: u64) -> Noted {
     let span = span.since(now_ns.saturating_add(HOLD_NS));
     let kind = if span.miss { Kind::PreloadMiss } else { Kind::PreloadHit };

@@ -34,7 +34,6 @@ impl Drop for Counted {
     }
 }
 
-/// Memory of the decoders of this process's threads, bytes.
 pub(crate) fn decoder_bytes() -> u64 {
     BYTES.load(Ordering::Relaxed)
 }
@@ -54,7 +53,6 @@ pub(crate) fn prepare_thread() {
 /// Reads compressed pages for a program, and lists those to be promoted.
 #[derive(Debug)]
 pub(crate) struct CompressedReader {
-    /// Pages read.
     pub(crate) served: u64,
     promote_at: u32,
     /// Pages read often enough lately to be promoted.

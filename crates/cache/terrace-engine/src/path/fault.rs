@@ -1,7 +1,7 @@
 //! Page faults: absent pages are read from device or source into frames, and published.
 //!
-//! [`fault`] -> `plan` (under the state lock: pages and frames) -> I/O without a lock -> `fill` (under the
-//! state lock: publishes pages that have not changed meanwhile), or `pass_on` for pages that are not kept.
+//! [`fault`] -> `plan` (state lock: pages and frames) -> I/O without a lock -> `fill` (state lock: publishes
+//! unchanged pages). Pages that are not kept take `pass_on` instead.
 
 use crate::context::Context;
 use crate::file::object::{Object, ObjectRef};
@@ -29,7 +29,6 @@ pub enum AccessPath {
     Preload,
 }
 
-/// A page of a plan.
 pub(super) struct Planned {
     pub(crate) page: u64,
     before: PageVersion,
@@ -43,14 +42,13 @@ pub(super) struct Planned {
 pub(super) struct Miss {
     pub(crate) at: u64,
     pub(crate) access: AccessPath,
-    /// The object's content lock is held: the source's answer for an absent page is its content, even if the
-    /// entry changes meanwhile.
+    /// The content lock is held: the source has an absent page's content, even if the entry changes.
     pub(crate) calm: bool,
 }
 
 /// Plan for the pages at the start of a miss.
 enum Plan {
-    /// Another thread was faster, or is reading the pages: retry.
+    /// Another thread has read the pages, or is reading them: retry.
     Again,
     /// Read into these frames and publish. The flag: most of the pages were cached before.
     Fill(Vec<Planned>, bool),
@@ -71,8 +69,7 @@ pub(super) fn fault(cx: &Context, o: &ObjectRef, miss: Miss, buf: &mut [u8]) -> 
     let mut pages = (end.div_ceil(PAGE) - first).min((cx.config.io_max_bytes / PAGE_SIZE) as u64);
     cx.followed.miss(o.id(), first, pages);
     if access != AccessPath::Fuse {
-        // On a buffered open the kernel reads ahead; otherwise terrace does. Pages in flight had their
-        // readahead already.
+        // On a buffered open the kernel reads ahead. Pages in flight had their readahead already.
         let is_coming = cx.state.lock().in_flight.contains(&(o.slot_index(), first));
         let more = if is_coming { 0 } else { window::after_miss(cx, o, first, pages) };
         pages = (pages + more).min(size.div_ceil(PAGE) - first);
@@ -97,15 +94,14 @@ fn plan(cx: &Context, o: &Object, first: u64, pages: u64, access: AccessPath) ->
         cx.fault_done.wait(&mut state);
         return Plan::Again;
     }
-    // Only an entry distinguishes a change of its page from a change of its neighbours: without leaves, every
-    // write to the file would invalidate reads in flight.
+    // Creates the leaves: without entries, every write to the file would invalidate all reads in flight.
     if state.objects.is_known(o) {
         for page in (first..first + pages).step_by(BLOCK_PAGES).chain([first + pages - 1]) {
             state.pages.index.ensure(slot, page);
         }
     }
-    // On a buffered open, pages cached before are kept and others are not, so they form separate runs. Pages
-    // on the device go with either.
+    // A buffered open keeps only pages cached before, so these and others form separate runs. Pages on the
+    // device go with either.
     let is_known = |seen: &NotInMemory| {
         (access == AccessPath::Fuse && seen.on_device.is_none()).then_some(seen.shadow != 0)
     };
@@ -145,8 +141,7 @@ fn plan(cx: &Context, o: &Object, first: u64, pages: u64, access: AccessPath) ->
     Plan::Fill(plan, known * 2 >= absent.len())
 }
 
-/// Reads short runs of pages on the device from the source instead, between or beside pages of the source:
-/// one long request replaces three.
+/// Reads short runs of device pages beside pages of the source there: one request replaces three.
 fn close_gaps(run: &mut [Absent]) {
     let pages = run.len();
     let place = |seen: &NotInMemory| seen.on_device.is_some();
@@ -176,7 +171,7 @@ fn fill(
         let is_requested = p.page * PAGE < end;
         let reason = if is_requested { InsertReason::Read } else { InsertReason::Readahead };
         let valid = publish_planned(&mut state, o, p, arrived[i], reason);
-        // The slot may belong to another page by now. Content from the source was the page's content.
+        // Another page may have the slot by now. Content from the source was the page's content.
         if !valid && (!miss.calm || p.on_device.is_some()) {
             good = good.min(i);
         }
@@ -188,7 +183,7 @@ fn fill(
     }
     drop(state);
     cx.fault_done.notify_all();
-    // Later pages are requested again when a program needs them.
+    // A later read of a program requests these pages again.
     let first_failed = !arrived[0] && plan[0].on_device.is_none();
     if let Some(failure) = failure.filter(|_| first_failed) {
         return Err(failure);
@@ -219,9 +214,7 @@ pub(super) fn publish_planned(
     valid
 }
 
-/// Result of the reads of a plan.
 pub(super) struct Fetched {
-    /// Whether each page has arrived.
     pub(crate) arrived: Vec<bool>,
     /// Error of the first failed read of the source.
     failure: Option<io::Error>,

@@ -56,7 +56,6 @@ pub(crate) fn read_pieces(cx: &Context, pieces: &[Piece<'_>]) -> Vec<io::Result<
     pieces.iter().zip(readers).map(end).collect()
 }
 
-/// Result of a read of slots.
 #[derive(Debug, Default)]
 pub(crate) struct OfSlots {
     /// Whether each page matches its checksum.

@@ -8,11 +8,7 @@ use crate::tier::park;
 use std::io;
 use std::sync::atomic::Ordering;
 
-/// The object `id`, published now if it was not. `path_fd`: an O_PATH descriptor of the file; `size`: the
-/// file's; `flags`: for its slot.
-///
-/// # Errors
-/// ENFILE if the object table has no room near the object's hash.
+/// As [`crate::Engine::object`]. `flags`: for its slot.
 pub(crate) fn object(
     cx: &Context,
     id: ObjectId,
@@ -20,14 +16,14 @@ pub(crate) fn object(
     size: u64,
     flags: u32,
 ) -> io::Result<ObjectRef> {
-    // With devices, the file's identity is read first, which is needless for a published object.
+    // With devices an object begins with a read of the file's identity, needless for a published one.
     if cx.has_devices()
         && let Some(o) = cx.lookup_object(id)
     {
         return Ok(o);
     }
     let source = SourceFile::new(path_fd);
-    // Before any content is read: later content is not older than this identity.
+    // Before any read of content: later content is not older than this identity.
     let known = park::identity_of(cx, source.as_path());
     let mut state = cx.state.lock();
     if let Some(o) = state.objects.get(&id) {
@@ -43,11 +39,7 @@ pub(crate) fn object(
     Ok(o)
 }
 
-/// Drops an object after writeback of its dirty pages: the kernel has forgotten its inode. If the writeback
-/// fails the object stays, and is retried.
-///
-/// # Errors
-/// The failed writeback.
+/// See [`crate::Engine::forget_object`].
 pub(crate) fn forget_object(cx: &Context, id: ObjectId) -> io::Result<()> {
     let Some(o) = cx.lookup_object(id) else { return Ok(()) };
     let _content = o.content.write();
@@ -69,8 +61,7 @@ pub(crate) fn forget_object(cx: &Context, id: ObjectId) -> io::Result<()> {
     Ok(())
 }
 
-/// Drops an object without names and handles: no program can read it again, so dirty pages are
-/// dropped unwritten.
+/// See [`crate::Engine::discard_object`].
 pub(crate) fn discard_object(cx: &Context, id: ObjectId) {
     let Some(o) = cx.lookup_object(id) else { return };
     o.doomed.store(true, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Pages that are read without being kept: their content goes to the caller, and a shadow stays.
+//! Pages read without admission: the caller gets their content, and a shadow stays.
 
 use crate::context::Context;
 use crate::file::object::Object;
@@ -20,8 +20,8 @@ thread_local! {
 /// An absent page, and the state of its entry.
 pub(super) type Absent = (u64, NotInMemory);
 
-/// Passes on source pages without keeping them. The ghost remembers them, so that a second read admits them.
-/// `calm`: the object's content lock is held.
+/// Passes on source pages without admission. Their shadows let a second read admit them. `calm`: the object's
+/// content lock is held.
 pub(super) fn pass_on(
     cx: &Context,
     o: &Object,
@@ -36,8 +36,7 @@ pub(super) fn pass_on(
     let fd = o.source().reader()?;
     let direct = at.is_multiple_of(PAGE) && want == len && (buf.as_ptr() as usize).is_multiple_of(512);
     let read = |ptr: *mut u8| {
-        // SAFETY: `ptr` is the start of `len` writable bytes: the caller's buffer or this thread's bounce
-        // buffer.
+        // SAFETY: `ptr` has `len` writable bytes: the caller's buffer or this thread's bounce buffer.
         unsafe { cx.io.read(fd.raw(), first * PAGE, &[IoVec { ptr, len }]) }
     };
     if direct {
@@ -69,7 +68,6 @@ pub(super) fn pass_on(
     Ok(((first + good) * PAGE).min(until).saturating_sub(at) as usize)
 }
 
-/// Leaves a shadow for a passed-on page.
 fn remember(state: &mut State, o: &Object, page: u64) {
     let Some(shadow) = state.lru.policy.shadow().map(|s| s.0).or(NonZeroU32::new(1)) else { return };
     if let Some(place) = state.pages.index.ensure(o.slot_index(), page) {

@@ -1,11 +1,10 @@
-//! The prefetch workers: they fetch pages before programs need them, and drop clean pages that programs no
-//! longer need.
+//! The prefetch workers: they fetch pages before programs need them, and drop unneeded clean pages.
 //!
 //! ```text
 //! a miss, a hint ──► jobs (bounded: dropped when full) ──► workers ──► frames, on probation
 //! ```
-//! A program that wants a page under prefetch waits for that read. Nothing else waits for a worker. Its
-//! errors are not reported: the program reads the page itself.
+//! A program's read of a page under prefetch waits for it. Nothing else waits for a worker. Workers report no
+//! errors: the program reads the page itself.
 
 use crate::context::Context;
 use crate::context::prefetch_queue::Job;
@@ -29,7 +28,6 @@ pub(crate) fn work_loop(cx: &Context) {
     }
 }
 
-/// Does all queued jobs.
 #[cfg(test)]
 pub(crate) fn do_all(cx: &Context) {
     while let Some(job) = cx.jobs.try_take() {
@@ -121,14 +119,12 @@ fn fetch(cx: &Context, o: &Object, spans: &[Span], came: &mut dyn FnMut(u64)) ->
 
 /// Absent pages of the spans that no thread is reading.
 fn absent(state: &mut State, o: &Object, spans: &[Span]) -> Vec<Absent> {
-    // The file has a writer invisible to the cache: prefetched content may be outdated soon, and clients do
-    // not read it.
+    // The file has an invisible writer: prefetched content may become outdated, unread by clients.
     if !state.objects.is_known(o) || o.is_slow() {
         return Vec::new();
     }
     let slot = o.slot_index();
-    // The file may have shrunk since the spans were cut to its size. A truncate sets the size first, and
-    // drops the frames claimed before.
+    // The file may have shrunk. A truncate sets the size first, and drops frames claimed before.
     let end = o.size().div_ceil(PAGE);
     let mut absent = Vec::new();
     for page in spans.iter().flat_map(|span| span.first..span.end().min(end)) {
@@ -151,8 +147,7 @@ pub(crate) fn drop_clean(cx: &Context, o: &Object, span: Span) -> u64 {
     dropped
 }
 
-/// Pins the resident pages of a span until `until_ns`, as far as half of the pool allows. Returns their
-/// number.
+/// Pins a span's resident pages until `until_ns`, up to half of the pool. Returns their number.
 pub(crate) fn pin(cx: &Context, o: &Object, span: Span, until_ns: u64) -> u64 {
     let end = span.end().min(o.size().div_ceil(PAGE));
     let pin = |first: u64| {

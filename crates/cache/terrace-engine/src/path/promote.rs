@@ -1,6 +1,5 @@
-//! Promotion of compressed pages to DRAM in two phases: a frame is claimed under the state lock, the page is
-//! decompressed into it without the lock, and published under the lock again. A changed entry cancels the
-//! promotion.
+//! Promotion of compressed pages to DRAM. It claims a frame under the state lock, decompresses without the
+//! lock, and publishes under the lock. A changed entry cancels the promotion.
 
 use crate::context::Context;
 use crate::file::object::Object;
@@ -10,8 +9,7 @@ use std::sync::atomic::Ordering;
 use terrace_shm::codec::Page;
 use terrace_shm::zread::{ReadOutcome, load};
 
-/// Attempts of a promotion. It is requested once, when the page's count reaches the mark; compaction may move
-/// the page just then.
+/// Attempts of a promotion: compaction may move the page meanwhile, and only one read requests it.
 const TRIES_MAX: usize = 3;
 
 pub(crate) fn promote_page(cx: &Context, o: &Object, page: u64) -> Result<(), NotPromoted> {
@@ -42,8 +40,7 @@ fn decompress(cx: &Context, promotion: &Promotion) -> ReadOutcome {
     load(seg, promotion.place, promotion.seen, &mut CompressedReader::new(&cx.handles), out)
 }
 
-/// Promotes frequently read pages. A page stays compressed if there is no free frame, or if it has moved
-/// meanwhile.
+/// Promotes frequently read pages, except pages that move meanwhile or find no free frame.
 pub(crate) fn promote_pages<'a>(cx: &Context, pages: impl IntoIterator<Item = (&'a Object, u64)>) {
     for (o, page) in pages {
         let _ = promote_page(cx, o, page);
@@ -78,8 +75,7 @@ mod tests {
         static DECOMPRESSED: Cell<u64> = const { Cell::new(0) };
     }
 
-    /// Called before each decompression. This thread does not hold the state lock, and no other thread has a
-    /// reason to.
+    /// Called before each decompression: no thread has a reason to hold the state lock.
     pub(super) fn before_decompression(cx: &Context) {
         assert!(cx.state.try_lock().is_some(), "decompression under the state lock");
         DECOMPRESSED.set(DECOMPRESSED.get() + 1);
@@ -169,7 +165,7 @@ mod tests {
         let s = Fixture::new(CompressionMode::Lz4);
         let (engine, o) = (s.engine.clone(), s.o.clone());
         INTERRUPTION.set(Some(Box::new(move || {
-            // As compaction does: the page's entry changes, and so does not match any more.
+            // As in a compaction, the page's entry changes.
             let state = engine.cx.state.lock();
             let index = &state.pages.index;
             let place = index.find(o.slot_index(), 3).unwrap();

@@ -14,8 +14,7 @@ use terrace_shm::PAGE_SIZE;
 use terrace_shm::reader::{Outcome, Reader};
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Failed attempts for a page after which a read excludes writers: the page changes faster than the source
-/// can be read.
+/// Failed attempts for a page after which a read excludes writers: they change the page too fast.
 const FAILED_TRIES_MAX: u32 = 3;
 
 /// Reads at `offset` into `buf`; short only at the end of the file.
@@ -78,7 +77,7 @@ pub(crate) fn read(
     Ok(done)
 }
 
-/// Counts a read of `done` bytes, of which `missed` pages were not resident.
+/// Counts a read of `done` bytes with `missed` absent pages.
 fn count_read(cx: &Context, done: usize, missed: usize) {
     cx.counters.read_bytes.fetch_add(done as u64, Ordering::Relaxed);
     cx.counters.miss_pages.fetch_add(missed as u64, Ordering::Relaxed);
@@ -97,8 +96,7 @@ mod tests {
     use std::time::Duration;
     use terrace_sync::Mutex;
 
-    /// Makes another thread change the file during each read of the source, and waits for it (with a limit:
-    /// it may be excluded).
+    /// Lets another thread change the file during each read of the source, and waits for it, with a limit.
     #[derive(Debug, Default)]
     struct ConcurrentWrites {
         reads: AtomicU32,

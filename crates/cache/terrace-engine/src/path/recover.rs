@@ -1,11 +1,10 @@
 //! Recovery: a restarted daemon takes over the segment of its predecessor.
 //!
 //! 1. The engine's user, which has the inodes, calls [`reattach_object`] for each regular file.
-//! 2. [`recover_pages`] walks their trees. A Present page stays. A Busy page stays if it is dirty (its write
-//!    was not acknowledged and will be sent again), and is dropped if it is clean (the source has its
-//!    content). Unstable pages are written again, unless another program has changed the file since.
-//! 3. Pages beyond the end of a file are dropped: a truncate may have cut the source and died before it cut
-//!    the cache.
+//! 2. [`recover_pages`] walks their trees. A Present page stays. A Busy page stays if it is dirty: the kernel
+//!    sends the unanswered write again. A clean Busy page is dropped: the source has its content. Unstable
+//!    pages are written again, unless another program has changed the file since.
+//! 3. Pages beyond the end of a file are dropped: the old daemon may have died in a truncate.
 //! 4. Slots of objects that were not reattached are emptied.
 //!
 //! The daemon may be killed after each step; the next one starts over.
@@ -26,9 +25,7 @@ use terrace_shm::{Below, Entry, State};
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Recovered {
     pub objects: usize,
-    /// Pages taken over.
     pub(crate) pages: usize,
-    /// Of these, dirty ones.
     pub(crate) dirty: usize,
     /// Pages dropped in the middle of a change. The source has their content.
     pub(crate) dropped: usize,
@@ -47,8 +44,8 @@ pub(crate) fn reattach_object(cx: &Context, id: ObjectId, path_fd: PathFd) -> Op
     object.take_over_identity(known.identity);
     // The dead daemon may have left unsynced changes.
     object.unsynced.store(true, Ordering::Relaxed);
-    // The flags stay: clients obey them meanwhile, and the holder of the open handles sets them again. A dead
-    // writer may have extended the source before it published the size.
+    // The flags stay, because clients obey them; the owner of the open handles sets them again. The dead
+    // daemon may have extended the source before it published the size.
     if let Ok(st) = object.source().stat() {
         seg.object(slot).size.store(st.st_size as u64, Ordering::Release);
     }
@@ -63,7 +60,7 @@ pub(crate) fn recover_pages(cx: &Context) -> Recovered {
     let slots: Vec<u32> = objects.iter().map(|o| o.slot_index()).collect();
     state.pages.index.recover(&slots);
     let mut found = Recovered { objects: objects.len(), ..Recovered::default() };
-    // Written back at once: their age is unknown, and other programs may change the files meanwhile.
+    // Written back at once: their age is unknown, and other programs may change the files.
     let since = cx.clock.now_ns().saturating_sub(cx.config.dirty_expire.as_nanos() as u64);
     let mut kept = Vec::new();
     for (o, pages) in resident_pages(&mut state, &objects) {
@@ -112,8 +109,7 @@ struct Resident {
     entry: Entry,
 }
 
-/// The resident pages of each object. Compressed pages become absent: they were clean, and this daemon's pool
-/// is empty.
+/// The resident pages of each object. Compressed pages become absent: this daemon's pool is empty.
 fn resident_pages(state: &mut CacheState, objects: &[ObjectRef]) -> Vec<(ObjectRef, Vec<Resident>)> {
     let mut below = Vec::new();
     // Entries with slots stay: the scan of their target checks them (`State::install`). A target may be gone.
@@ -191,8 +187,7 @@ mod tests {
         Engine::start(config.clone(), handles.clone(), Arc::new(SystemClock), Arc::new(NullIo)).unwrap()
     }
 
-    /// A daemon killed during recovery leaves its progress to the next one. A thread plays the role of that
-    /// next one.
+    /// A daemon killed during recovery leaves its progress to the next one, here a thread.
     #[test]
     fn a_dirty_page_is_one_at_every_moment_of_a_recovery() {
         let config = EngineConfig { memory_bytes: 48 << 20, ..EngineConfig::default() };
@@ -237,8 +232,7 @@ mod tests {
         }
     }
 
-    /// Killed between a writeback and the restoring of the source's mtime: no dirty page is left that would
-    /// cause it.
+    /// Killed between a writeback and the restoring of the source's mtime, without a dirty page.
     #[test]
     fn the_time_of_a_write_is_put_right_by_the_next_daemon() {
         let config = EngineConfig { memory_bytes: 16 << 20, ..EngineConfig::default() };

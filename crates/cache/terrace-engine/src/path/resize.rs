@@ -17,10 +17,9 @@ use terrace_shm::{ObjectSlot, PAGE_SIZE};
 
 /// Minimum ceiling: a pool needs this much.
 const CEILING_MIN: u64 = MEMORY_MIN / 4;
-/// A ceiling that falls by more at once frees frames hastily: moving the used pages of a chunk takes ten
-/// times as long as dropping them.
+/// A larger fall of the ceiling drops used pages: their move to other chunks takes ten times as long.
 const FAST_SHRINK_ABOVE: u64 = 4 * HUGE as u64;
-/// Minimum chunks of the pool, whatever other users of memory need: reads and writes need frames.
+/// Minimum chunks of the pool: reads and writes need frames.
 const CHUNKS_MIN: u64 = 2;
 /// Attempts at writeback of pages that block a resize.
 const TRIES_MAX: u32 = 50;
@@ -43,8 +42,8 @@ fn objects_bytes(cx: &Context, state: &State) -> u64 {
     (slots + objects) as u64
 }
 
-/// Fits the pool into the budget. Called when the budget or another user of it has changed, and regularly.
-/// False: pages that are dirty or in use prevent it; the next call continues.
+/// Fits the pool into the budget, regularly and after a change of the budget or its use. False: dirty or used
+/// pages prevent it; the next call continues.
 pub(crate) fn adjust_pool(cx: &Context) -> bool {
     let fast_shrink = cx.fast_shrink.load(Ordering::Relaxed);
     set_compressed_limits(cx);
@@ -56,7 +55,7 @@ pub(crate) fn adjust_pool(cx: &Context) -> bool {
     if fast_shrink {
         cx.fast_shrink.store(false, Ordering::Relaxed);
         shrink_compressed(cx);
-        // The compressed tier has given memory back by now, for which frames had to go before.
+        // The compressed tier has given back memory, which raises the limit of frames.
         limit_frames(cx);
     }
     if !done {
@@ -65,18 +64,17 @@ pub(crate) fn adjust_pool(cx: &Context) -> bool {
     done
 }
 
-/// Sets the number of frames of the pool.
 fn limit_frames(cx: &Context) {
     {
         let mut state = cx.state.lock();
-        // Read under the lock: of two limits set at once, the last one counts.
+        // Read under the lock: of two concurrent limits the last one counts.
         let limit = cx.budget();
         let devices_bytes = state.targets.as_ref().map_or(0, Targets::devices_bytes);
         let on_device = devices_bytes / PAGE_SIZE as u64 * SLOT_INDEX;
         let index_max = (limit / 16 + on_device).max(1 << 20) as usize;
         state.pages.index.set_limit(index_max);
-        // The minimum of a full pool, which avoids growth followed by shrinking, and a reserve, so that
-        // metadata may grow and a client may register between two calls.
+        // The metadata of a full pool, so that it does not grow and shrink again. A reserve lets metadata
+        // grow, and a client register, between two calls.
         let full = limit / PAGE_SIZE as u64 * METADATA_PER_PAGE;
         let reserve = limit / 400 + (64 << 10) + Ring::bytes(cx.config.ring_slots) as u64;
         let tier =
@@ -126,11 +124,7 @@ fn drop_fast(cx: &Context) -> bool {
     }
 }
 
-/// Sets the memory limit of a live instance and waits until it is in force.
-///
-/// # Errors
-/// `InvalidInput` under the minimum or beyond the segment's size; a failed writeback, which restores the old
-/// limit.
+/// See [`crate::Engine::resize`].
 pub(crate) fn resize(cx: &Context, bytes: u64) -> io::Result<()> {
     let frames_max = u64::from(cx.handles.segment.geometry().frames_max) * PAGE_SIZE as u64;
     if bytes < MEMORY_MIN || bytes > frames_max {
@@ -156,8 +150,7 @@ pub(crate) fn resize(cx: &Context, bytes: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Shrinks the pool by the memory that its other users keep by now. False: they keep too much, or would with
-/// `spare` more bytes. See [`crate::Engine::make_room`].
+/// See [`crate::Engine::make_room`].
 pub(crate) fn make_room(cx: &Context, spare: u64) -> bool {
     for _ in 0..TRIES_MAX {
         let fits = adjust_pool(cx);
@@ -209,7 +202,6 @@ pub(crate) fn inherited_limit(config: &EngineConfig, handles: &SegmentHandles) -
     }
 }
 
-/// Leaves the limit to the ceiling from now on.
 pub(crate) fn resize_auto(cx: &Context) {
     // The pool keeps its size until the next ceiling.
     let _ = cx.ceiling.compare_exchange(u64::MAX, cx.budget(), Ordering::Relaxed, Ordering::Relaxed);
@@ -227,8 +219,8 @@ pub(crate) fn back_with_memory(cx: &Context, first_frame: u32) -> Backed {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error().raw_os_error()),
     };
-    // Collapsing fills the rest of a chunk, but needs one populated page. Populating the whole chunk first
-    // took twelve times as long: 1.8 ms a chunk against 0.15.
+    // Collapsing fills the rest of a chunk, but needs one populated page. To populate the whole chunk first
+    // took 1.8 ms instead of 0.15.
     let collapsed =
         advise(PAGE_SIZE, libc::MADV_POPULATE_WRITE).and_then(|()| advise(HUGE, libc::MADV_COLLAPSE));
     let backed = match collapsed {
@@ -244,7 +236,7 @@ pub(crate) fn back_with_memory(cx: &Context, first_frame: u32) -> Backed {
 fn set_compressed_limits(cx: &Context) {
     let limit = cx.budget().saturating_sub(cx.counted_memory());
     let all = u32::try_from(limit / HUGE as u64).unwrap_or(u32::MAX);
-    // A target beyond the pool's capacity would take memory from DRAM and leave it unused.
+    // A share beyond the compressed pool's capacity would waste memory of DRAM.
     let pool_max = u64::from(cx.handles.segment.geometry().zspages_max) * ZSPAGE_SIZE as u64 / HUGE as u64;
     let share = |percent: u32| (u64::from(all) * u64::from(percent) / 100).min(pool_max) as u32;
     let CompressedConfig { min_percent, max_percent, .. } = cx.config.compressed;
@@ -261,11 +253,11 @@ pub(crate) fn shrink_compressed(cx: &Context) {
         let mut state = cx.state.lock();
         let Some(tier) = &state.compressed else { return };
         let (before, pages) = (tier.pool.bytes(), tier.pool.stored_pages() as usize);
-        // Touched pages survive the first visit. The loop ends after a whole round without progress.
+        // Touched pages survive the first visit. A whole round without progress ends the loop.
         if before <= tier.pool.limit() || tries_without_progress * SHRINK_BATCH > pages {
             return;
         }
-        // Dropped pages leave holes; it takes several to free a zspage.
+        // Dropped pages leave holes: several of them free a zspage.
         let gone = state.shrink_compressed(SHRINK_BATCH);
         let moved = gone > 0 || state.compressed.as_ref().is_some_and(|tier| tier.pool.bytes() < before);
         tries_without_progress = if moved { 0 } else { tries_without_progress + 1 };

@@ -11,16 +11,11 @@ use std::sync::atomic::Ordering;
 use terrace_shm::PAGE_SIZE;
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Bytes of a `flush` up to which the kernel's page cache may keep the data, and write them later: small
-/// files are often deleted soon, and better written many at a time. Larger data are dropped behind, for
-/// terrace has them in memory.
+/// Maximum bytes of a `flush` that the kernel's page cache keeps and writes later: small files are often
+/// deleted soon. Larger data are dropped behind, because terrace has them in memory.
 const KEPT_MAX: u64 = 256 << 10;
 
-/// Makes written data visible to readers of the source (at close, SEEK_HOLE, ...). They go through the
-/// kernel's page cache, so that no caller waits for the device; fsync makes data durable.
-///
-/// # Errors
-/// The first failure; the pages stay dirty.
+/// See [`crate::Engine::flush`].
 pub(crate) fn flush(cx: &Context, o: &ObjectRef, range: Range<u64>) -> io::Result<()> {
     if o.doomed.load(Ordering::Relaxed) {
         return Ok(());
@@ -33,10 +28,7 @@ pub(crate) fn flush(cx: &Context, o: &ObjectRef, range: Range<u64>) -> io::Resul
     writeback::write_back_locked(cx, o, range, route)
 }
 
-/// Makes all data written so far durable in the source, and reports writebacks that failed since `seen`.
-///
-/// # Errors
-/// A failure that this handle has not reported yet.
+/// As [`crate::Engine::fsync`], in the source.
 pub(crate) fn fsync(cx: &Context, o: &ObjectRef, data_only: bool, seen: &ErrorCursor) -> io::Result<()> {
     let writeback = o.writeback.lock();
     // Failures are counted for the object; the handle reports them below.
@@ -59,11 +51,7 @@ pub(crate) fn fsync(cx: &Context, o: &ObjectRef, data_only: bool, seen: &ErrorCu
     o.take_error(seen)
 }
 
-/// Writes everything back; with `sync`, also makes it stable, with all names of the source.
-///
-/// # Errors
-/// The first failure, after everything was tried. Failures of a file without a name do not count: no path
-/// leads to it in the source, and programs with a descriptor of it still have its pages.
+/// See [`crate::Engine::flush_all`].
 pub(crate) fn flush_all(cx: &Context, sync: bool) -> io::Result<()> {
     write_all_back(cx, sync, |o| !o.is_nameless())
 }
@@ -93,8 +81,8 @@ pub(crate) fn write_all_back(cx: &Context, sync: bool, counts: impl Fn(&Object) 
     first
 }
 
-/// Makes everything on the source's file system stable. The lock is held during the sync: the kernel reports
-/// each failure once per descriptor, and a thread that missed the report must not take the pages for stable.
+/// Makes everything on the source's file system stable, under the lock. The kernel reports each failure once
+/// per descriptor: a thread without the report would take the pages for stable.
 pub(crate) fn sync_root(cx: &Context) -> io::Result<()> {
     let Some(root) = cx.source_root.get() else { return Ok(()) };
     let _syncing = root.syncing.lock();
@@ -113,8 +101,7 @@ pub(crate) fn sync_root(cx: &Context) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes an object stable that a syncfs of the source does not reach: its file system is mounted inside the
-/// source, or the source is a server's.
+/// Makes an object stable that no syncfs of the source reaches: on a server, or a file system mounted inside.
 pub(crate) fn sync_foreign(cx: &Context, o: &Object) -> io::Result<()> {
     if !o.unsynced.load(Ordering::Relaxed) || o.doomed.load(Ordering::Relaxed) {
         return Ok(());
@@ -140,7 +127,6 @@ pub(crate) fn sync_foreign_locked(cx: &Context, o: &Object) -> io::Result<()> {
     synced.inspect_err(|_| o.unsynced.store(true, Ordering::Relaxed))
 }
 
-/// Makes an object's unstable pages stable.
 pub(crate) fn stabilize(cx: &Context, o: &Object) -> io::Result<()> {
     let _writeback = o.writeback.lock();
     stabilize_locked(cx, o, true)
@@ -152,8 +138,7 @@ pub(crate) fn sync(cx: &Context, o: &Object, data_only: bool) -> io::Result<()> 
     sync_by(cx, o, |fd| cx.io.sync(fd, data_only))
 }
 
-/// Ignores the error of a source without fsync, which keeps data as safely as it can. It must not fail a sync
-/// of everything.
+/// Ignores the error of a source without fsync: it must not fail a sync of everything.
 fn unless_lacking(synced: io::Result<()>) -> io::Result<()> {
     let lacks =
         |e: &io::Error| matches!(e.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP));
@@ -183,7 +168,7 @@ pub(crate) fn stabilize_locked(cx: &Context, o: &Object, data_only: bool) -> io:
     let _syncing = o.syncing.write();
     let synced = match o.source().syncer() {
         Ok(fd) => unless_lacking(cx.io.sync(fd.raw(), data_only)),
-        // The file's mode may forbid the open. Then a syncfs serves, if it reaches the file.
+        // The file's mode may forbid the open: a syncfs replaces it, if it reaches the file.
         Err(e) => sync_root(cx).and(if o.dirty.lock().unstable.is_empty() { Ok(()) } else { Err(e) }),
     };
     if synced.as_ref().is_err_and(is_shortage) {

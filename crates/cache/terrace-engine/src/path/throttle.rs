@@ -1,8 +1,8 @@
 //! Throttling of writers while too many pages are unwritten, as in the kernel's balance_dirty_pages. Dirty
 //! pages, pages under writeback and unstable ones count, because their frames cannot be reused.
 //!
-//! A file with failing writeback delays its own writers: its pages count against them and not against others,
-//! until such files alone exceed the limit. A failure is reported only after a whole pass of writeback.
+//! A file with failing writeback delays only its own writers, until such files alone exceed the limit. A
+//! writer gets the error after a whole pass of writeback.
 
 use crate::context::Context;
 use crate::file::object::Object;
@@ -15,7 +15,6 @@ use std::time::Duration;
 /// Longest sleep of a waiting writer without a wake-up.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// State of writeback when a writer starts to wait.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WritebackWait {
     pass: u64,
@@ -25,7 +24,7 @@ pub(crate) struct WritebackWait {
 
 impl WritebackWait {
     fn new(state: &State) -> WritebackWait {
-        // A pass already under way may have passed the pages that block this writer.
+        // A pass under way may be past the pages that block this writer.
         WritebackWait { pass: state.dirty.passes_begun + 1, arrived: state.dirty.arrived }
     }
 }
@@ -40,9 +39,9 @@ pub(crate) fn dirty_background(cx: &Context) -> u64 {
     u64::from(cx.pool_frames()) * u64::from(cx.config.dirty_background_ratio) / 100
 }
 
-/// Whether more pages are unwritten than background writeback allows, or writers wait. Undestaged pages can
-/// wait until writers need their room: writeback of a file voids its base version (`burst/fsync.rs`), and its
-/// fsyncs wait for the source then.
+/// Whether more pages are unwritten than background writeback allows, or writers wait. Undestaged pages stay
+/// until writers need their room. Their writeback voids the base version (`burst/fsync.rs`), and fsyncs then
+/// wait for the source.
 pub(crate) fn is_much(cx: &Context, state: &State) -> bool {
     let totals = state.dirty.totals;
     // Undestaged pages of failing files count as failing, too.
@@ -54,7 +53,7 @@ pub(crate) fn is_much(cx: &Context, state: &State) -> bool {
 
 /// Waits until `pages` more of the object may become dirty.
 pub(crate) fn wait_for_room(cx: &Context, o: &Object, pages: u64) -> io::Result<()> {
-    // Without the state lock, for which writers wait: with few unwritten pages the limit cannot be reached.
+    // Few unwritten pages are far from the limit: no need for the contended state lock.
     if cx.unwritten.load(Ordering::Relaxed) + pages <= dirty_limit(cx) {
         return Ok(());
     }
@@ -71,7 +70,7 @@ pub(crate) fn wait_for_room(cx: &Context, o: &Object, pages: u64) -> io::Result<
     Ok(())
 }
 
-/// Waits once for frames made clean by writeback. The caller keeps `wait` over all its calls.
+/// Waits once until writeback makes frames clean. The caller keeps `wait` over all its calls.
 pub(crate) fn wait_for_frames(cx: &Context, o: &Object, wait: &mut Option<WritebackWait>) -> io::Result<()> {
     let mut state = cx.state.lock();
     let wait = wait.get_or_insert_with(|| WritebackWait::new(&state));

@@ -1,7 +1,8 @@
 //! Writes, truncates, and operations on the source that exclude concurrent accesses through the cache.
 //!
-//! Path of a write: [`write`] -> `throttle` -> per batch of pages: `prepare` (state lock: frames, entries
-//! Busy), read the rest of partly written pages, copy, `commit` (state lock: dirty bit first, then publish).
+//! Path of a write: [`write`] -> `throttle`, then for each batch of pages `prepare` (state lock: frames,
+//! entries Busy) -> `fill_for_write` (rest of partly written pages) -> copy -> `commit` (state lock: dirty
+//! bit, then publish).
 
 use crate::access_log::Kind;
 use crate::context::Context;
@@ -26,7 +27,6 @@ const PAGE: u64 = PAGE_SIZE as u64;
 /// Pages changed under one pair of state locks.
 const BATCH: usize = 64;
 
-/// A page under change by a write.
 struct ChangedPage {
     page: u64,
     place: Place,
@@ -49,12 +49,7 @@ enum PrepareError {
     Compressed(u64),
 }
 
-/// Writes `data` at `offset`: into frames, dirty, visible at once on every path. The size of the source grows
-/// at once. Waits while too many pages are dirty.
-///
-/// # Errors
-/// EFBIG, ENOSPC and the like when the source cannot grow; the errno of a writeback that keeps failing when
-/// there is no room for more dirty pages.
+/// See [`crate::Engine::write`].
 pub(crate) fn write(cx: &Context, o: &ObjectRef, offset: u64, data: &[u8]) -> io::Result<usize> {
     if data.is_empty() {
         return Ok(0);
@@ -63,17 +58,17 @@ pub(crate) fn write(cx: &Context, o: &ObjectRef, offset: u64, data: &[u8]) -> io
     throttle::wait_for_room(cx, o, data.len().div_ceil(PAGE_SIZE) as u64)?;
     let _content = o.content.write();
     let old_size = o.size();
-    // Opens the source for writing now, so that the writer gets an error, and not only the writeback.
+    // Opens the source for writing now, so that the writer gets an error before the writeback.
     let writer = o.source().writer()?;
     let source = writer.raw();
     let _change = (end > old_size).then(|| intent::change(cx, o));
     if end > old_size {
         cx.io.truncate(source, end)?;
-        // After the truncate: if it fails, a writeback of the last page must not extend the file.
+        // Set after the truncate: if that fails, writeback of the last page must not extend the file.
         o.growing.store(end, Ordering::Release);
     }
     let written = write_pages(cx, o, old_size, offset, data);
-    // Data written before an error stay written, as in any file system.
+    // Data written before an error stay, as in any file system.
     let end = offset + *written.as_ref().unwrap_or(&0) as u64;
     if end > old_size {
         o.slot().size.store(end, Ordering::Release);
@@ -256,7 +251,6 @@ fn commit(cx: &Context, o: &Object, batch: &[ChangedPage]) {
     }
 }
 
-/// Undoes `prepare` for unreadable pages.
 fn abandon(cx: &Context, batch: &[ChangedPage]) {
     let mut state = cx.state.lock();
     for c in batch {
@@ -281,10 +275,7 @@ fn write_through(cx: &Context, o: &Object, at: u64, data: &[u8]) -> io::Result<(
     Ok(())
 }
 
-/// Sets the size of the file, in cache and source.
-///
-/// # Errors
-/// The source's error; nothing has changed then.
+/// See [`crate::Engine::truncate`].
 pub(crate) fn truncate(cx: &Context, o: &ObjectRef, size: u64) -> io::Result<()> {
     let _content = o.content.write();
     let _writeback = o.writeback.lock();
@@ -295,7 +286,7 @@ pub(crate) fn truncate(cx: &Context, o: &ObjectRef, size: u64) -> io::Result<()>
     let old = o.size();
     cx.state.lock().pages.note_change(o);
     if size < old {
-        // Readers see the new end first, then the pages are dropped: no reader sees zeros instead of data.
+        // Readers see the new end before the pages go: no reader sees zeros instead of data.
         o.slot().size.store(size, Ordering::Release);
     }
     if let Err(e) = cx.io.truncate(writer.raw(), size) {
@@ -313,11 +304,7 @@ pub(crate) fn truncate(cx: &Context, o: &ObjectRef, size: u64) -> io::Result<()>
     Ok(())
 }
 
-/// Runs `f` on the source without interference of the cache. Dirty pages of `range` are written back before,
-/// cached pages of `range` are dropped after, and the size is read again.
-///
-/// # Errors
-/// A failed writeback, or the error of `f`.
+/// See [`crate::Engine::with_source`].
 pub(crate) fn with_source<T>(
     cx: &Context,
     o: &ObjectRef,
@@ -332,8 +319,7 @@ pub(crate) fn with_source<T>(
     let _change = intent::change(cx, o);
     let (first, last) =
         (range.start / PAGE, range.end.div_ceil(PAGE).saturating_sub(1).max(range.start / PAGE));
-    // Before `f`, so that a thread that has read old content cannot publish it. Again after `f`, for threads
-    // that read during it.
+    // Before and after `f`: a thread with old content must not publish it.
     cx.state.lock().drop_pages(o, first, last);
     o.note_change();
     let result = f(o.source());
@@ -344,11 +330,7 @@ pub(crate) fn with_source<T>(
     result
 }
 
-/// Drops the cached content of a file that other programs have changed, and reads its size again. The file
-/// has no unwritten pages.
-///
-/// # Errors
-/// The file cannot be examined.
+/// See [`crate::Engine::reload`].
 pub(crate) fn reload(cx: &Context, o: &ObjectRef) -> io::Result<()> {
     let _content = o.content.write();
     let size = o.source().stat()?.st_size as u64;

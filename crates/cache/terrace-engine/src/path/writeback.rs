@@ -2,7 +2,7 @@
 //!
 //! A page under writeback keeps its frame (flag WRITEBACK), and a write meanwhile makes it dirty again. After
 //! a failed writeback the page is dirty again, and every open handle reports the error at its next fsync. The
-//! same holds for a page that the kernel cannot write from its page cache: see [`crate::state::dirty`].
+//! same applies if the kernel fails to write a page from its page cache: see [`crate::state::dirty`].
 
 use crate::context::Context;
 use crate::file::object::Object;
@@ -27,12 +27,10 @@ pub(crate) enum Route {
     Direct,
     /// Into the kernel's page cache, which writes them later. They are unstable.
     PageCache,
-    /// Through the kernel's page cache, which starts their writeback at once and does not keep them. They are
-    /// unstable, too.
+    /// Through the kernel's page cache, which writes them at once and drops them. They are unstable, too.
     DropBehind,
 }
 
-/// A page under writeback.
 #[derive(Clone, Copy)]
 pub(crate) struct InFlightPage {
     pub(crate) page: u64,
@@ -45,8 +43,8 @@ pub(crate) fn write_back(cx: &Context, o: &Object, range: Range<u64>) -> io::Res
     write_back_locked(cx, o, range, Route::Direct)
 }
 
-/// As [`write_back`], by `route`. The caller holds the object's writeback lock: no page is under writeback at
-/// the start, and at the end each has arrived or is dirty.
+/// As [`write_back`], by `route`. The caller holds the object's writeback lock, so no page is under writeback
+/// before. After it, each page has arrived or is dirty.
 pub(crate) fn write_back_locked(cx: &Context, o: &Object, range: Range<u64>, route: Route) -> io::Result<()> {
     if o.gone.load(Ordering::Relaxed) {
         return Ok(());
@@ -66,13 +64,12 @@ pub(crate) fn write_back_locked(cx: &Context, o: &Object, range: Range<u64>, rou
 }
 
 /// Writes back these pages if they are still dirty and not undestaged. No target has an older version of
-/// them. On failure they are dirty again, without a report: no caller has relied on them. The caller holds
-/// the object's writeback lock, and a write intent for the change.
+/// them. After a failure they are dirty again, without a report, because no caller has relied on them. The
+/// caller holds the object's writeback lock, and a write intent for the change.
 pub(crate) fn write_back_pages(cx: &Context, o: &Object, pages: &[u64], route: Route) -> io::Result<()> {
     write_out(cx, o, &take_still_dirty(cx, o, pages), route)
 }
 
-/// Restores the source's mtime after writebacks.
 pub(crate) fn restore_times(cx: &Context, o: &Object) {
     if o.restore_due() {
         let _change = intent::change(cx, o);
@@ -82,7 +79,7 @@ pub(crate) fn restore_times(cx: &Context, o: &Object) {
 
 pub(crate) fn note_outcome(cx: &Context, o: &Object, result: &io::Result<()>) {
     let errno = result.as_ref().err().map_or(0, errno);
-    // Without a descriptor nothing was tried: waiters get the error, handles do not.
+    // Without a descriptor there was no write: waiters get the error, handles do not.
     if let Err(e) = result
         && !is_shortage(e)
     {
@@ -146,9 +143,8 @@ fn write_out(cx: &Context, o: &Object, in_flight: &[InFlightPage], route: Route)
     ops.into_iter().map(|op| op.result).find(|r| r.is_err()).unwrap_or(Ok(()))
 }
 
-/// Adjacent pages become one operation. The last page of a file goes through the page cache, cut at the size,
-/// if the size is no multiple of a page: a direct write would extend the file. Also returns the descriptor
-/// for the page cache, if used.
+/// Adjacent pages become one operation. A partial last page goes through the page cache: a direct write would
+/// extend the file. Also returns the descriptor for the page cache, if used.
 fn operations(
     cx: &Context,
     o: &Object,

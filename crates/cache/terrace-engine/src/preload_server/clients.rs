@@ -18,9 +18,8 @@ pub(crate) struct Clients {
     pub(crate) ring_slots: usize,
     list: RwLock<Vec<Arc<Client>>>,
     rings: Arc<Rings>,
-    /// The thread that serves the socket; its closes are not those of programs.
+    /// The thread that serves the socket: its closes are no closes by programs.
     pub(crate) server_tid: AtomicU32,
-    /// A refusal was logged.
     pub(crate) warned: AtomicBool,
 }
 
@@ -34,9 +33,8 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// False after its connection was closed, by its end or an exec: another process may have its ID now.
-    /// Checked at each open, because the server may learn of the end late, after that process has opened its
-    /// first file.
+    /// False once its connection is closed, by its end or an exec: another process may have its ID. Each open
+    /// checks it, because the server may notice the end after that process's first open.
     fn is_there(&self) -> bool {
         let mut fds =
             [PollFd::new(&*self.socket, PollFlags::RDHUP), PollFd::new(&self.process, PollFlags::IN)];
@@ -71,7 +69,6 @@ impl Clients {
         list.push(client);
         Ok(())
     }
-    /// Removes a client that has ended.
     pub(super) fn leave(&self, client: &Arc<Client>) {
         let mut list = self.list.write();
         list.retain(|c| !Arc::ptr_eq(c, client));
@@ -91,23 +88,20 @@ impl Clients {
         let known = |pid| list.iter().any(|c| c.pid == pid && c.is_there());
         if is_leader(tid) { known(tid) } else { thread_group(tid).is_some_and(known) }
     }
-    /// Whether this is the daemon's own thread that serves clients. Its close of a descriptor that a client
-    /// passed is no close by a program.
+    /// See [`crate::Engine::is_server_thread`].
     pub(crate) fn is_server_thread(&self, tid: u32) -> bool {
         self.server_tid.load(Ordering::Relaxed) == tid
     }
 }
 
-/// Whether the ID is that of a process, and not of one of its other threads: most programs open files with
-/// their main thread. Signal 0 is not delivered; EPERM is an answer as well. A look into /proc costs forty
-/// times as much.
+/// Whether the ID is that of a main thread, with which most programs open files. Signal 0 is not delivered;
+/// EPERM is an answer, too. A look into /proc costs forty times as much.
 fn is_leader(tid: u32) -> bool {
     // SAFETY: touches no memory.
     let sent = unsafe { libc::syscall(libc::SYS_tgkill, tid, tid, 0) };
     sent == 0 || Errno::from_io_error(&io::Error::last_os_error()) != Some(Errno::SRCH)
 }
 
-/// The process that a thread belongs to.
 fn thread_group(tid: u32) -> Option<u32> {
     field(&proc::text(tid, "status").ok()?, "Tgid")?.parse().ok()
 }

@@ -46,7 +46,6 @@ impl Connection {
 pub(super) struct Message {
     /// None: not a request of this protocol.
     pub(crate) request: Option<Request>,
-    /// A hint instead of a request.
     pub(crate) hint: Option<Hint>,
     pub(crate) cred: Option<UCred>,
     pub(crate) fds: Vec<OwnedFd>,

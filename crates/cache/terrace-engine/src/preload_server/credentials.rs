@@ -1,7 +1,6 @@
 //! Rights of client processes, and the files that they may fill.
 //!
-//! Claims of clients are not trusted: credentials come from the kernel, a file from the descriptor that the
-//! client holds.
+//! Clients' claims are untrusted: the kernel gives credentials, the client's descriptor names the file.
 
 use crate::context::Context;
 use crate::file::object::{Object, ObjectId, ObjectRef};
@@ -16,8 +15,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use terrace_sync::Mutex;
 
-/// Permission to send content of an object: the process was allowed to write the file when it passed a
-/// descriptor of it. Valid until the credentials of the process or the rights of the file change.
+/// Permission to send content of an object: the process could write the file when it passed a descriptor. It
+/// ends with a change of the process's credentials or the file's rights.
 #[derive(Debug)]
 struct Grant {
     /// The object itself: its number may be reused for another file.
@@ -31,8 +30,7 @@ struct Grant {
 struct Rights(String);
 
 impl Rights {
-    /// Opened once and read repeatedly: each read gives the present state, and never that of a later process
-    /// with the same ID.
+    /// Opened once: each read gives the present state, never that of a later process with the same ID.
     fn source(pid: Pid) -> io::Result<File> {
         File::open(format!("/proc/{}/status", pid.as_raw_nonzero()))
     }
@@ -68,7 +66,6 @@ fn file_rights(o: &Object) -> Result<FileRights, Errno> {
 /// Objects for which a client may send content at present.
 pub(super) type Trusted = HashMap<ObjectId, ObjectRef>;
 
-/// Credentials and grants of one process.
 #[derive(Debug)]
 pub(super) struct Credentials {
     /// /proc/PID/status.
@@ -78,13 +75,12 @@ pub(super) struct Credentials {
 }
 
 impl Credentials {
-    /// Credentials of the process with this ID at present.
     pub(super) fn of(pid: Pid) -> io::Result<Credentials> {
         Ok(Credentials { status: Rights::source(pid)?, grants: Mutex::default() })
     }
 
-    /// Grants content of a file if the process may write it: by the access mode of its descriptor, or by the
-    /// mode bits, as root or owner. (Group bits do not count: with an ACL they are its mask.)
+    /// Grants content of a file that the process may write: by its descriptor, or as root or owner by the
+    /// mode bits. (Group bits do not count: with an ACL they are its mask.)
     pub(super) fn grant(&self, o: &ObjectRef, writable: bool) -> Result<bool, Errno> {
         let rights = Rights::read(&self.status).ok_or(Errno::SRCH)?;
         let file = file_rights(o)?;
@@ -126,8 +122,7 @@ impl Credentials {
     }
 }
 
-/// The inode of a descriptor on the mount. From the kernel's memory only: another file system may never
-/// answer.
+/// The inode of a descriptor on the mount, from the kernel's memory: other file systems may hang.
 pub(super) fn shown_inode(cx: &Context, fd: &OwnedFd) -> Result<u64, Errno> {
     use rustix::fs::{AtFlags, StatxFlags, makedev, statx};
     let st = statx(fd, "", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::INO)?;
@@ -138,7 +133,6 @@ pub(super) fn shown_inode(cx: &Context, fd: &OwnedFd) -> Result<u64, Errno> {
     Ok(st.stx_ino)
 }
 
-/// The object behind a client's descriptor.
 pub(super) fn shown(cx: &Context, fd: &OwnedFd) -> Result<ObjectRef, Errno> {
     cx.lookup_object(shown_inode(cx, fd)?).ok_or(Errno::NOENT)
 }

@@ -23,8 +23,7 @@ const PAGE: u64 = PAGE_SIZE as u64;
 
 /// Time after the last page fill during which the drainer polls every two milliseconds.
 const EAGER: Duration = Duration::from_millis(20);
-/// Pause while clients fill their rings faster: a wake-up costs two thread switches, more than taking ten
-/// pages.
+/// Pause while clients fill their rings faster: a wake-up costs more than ten page fills.
 const BUSY: Duration = Duration::from_micros(300);
 
 pub(super) fn drain_loop(cx: &Context, clients: &Clients, wakeup: &OwnedFd) {
@@ -148,8 +147,7 @@ fn accept(cx: &Context, offers: &[Offer], trusted: &Trusted) -> Vec<Fill> {
         }
         cx.followed.miss(id, page, 1);
         let Some(NotInMemory { before: ours, on_device, .. }) = state.pages.snapshot(&object, page) else {
-            // A name only, of a page that is in memory: the client has read it in the compressed tier, more
-            // than once.
+            // A bare name of a page in memory: the client has read it in the compressed tier, more than once.
             to_promote.push((object, page));
             continue;
         };

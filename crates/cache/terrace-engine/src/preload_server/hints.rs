@@ -19,8 +19,7 @@ pub(super) fn take(cx: &Context, c: &Connection, hint: &Hint) -> bool {
     let Some(o) = cx.lookup_object(hint.object) else { return true };
     let (size, end) = (o.size(), hint.offset.saturating_add(hint.len));
     let (first, last) = match hint.advice {
-        // Only pages fully inside the span are dropped, and the file's last page. Partly covered ones are
-        // fetched.
+        // Drops pages fully inside the span, and the file's last page. Fetches partly covered pages, too.
         proto::WONT_NEED => {
             (hint.offset.div_ceil(PAGE), if end >= size { size.div_ceil(PAGE) } else { end / PAGE })
         }

@@ -1,10 +1,10 @@
 //! Server of the preload path: registers client processes, passes source descriptors to them, takes page
 //! fills.
 //!
-//! Claims of clients are not trusted. Credentials come from the kernel, a file from the client's descriptor,
-//! and content only from a process that may write the file (checked at each fill). Each field of a ring is
-//! read once. A client cannot delay others either: slow operations (syncs, the close of a descriptor on a
-//! foreign file system, prefetches) run on separate threads, and all of them are bounded.
+//! Clients' claims are untrusted. The kernel gives credentials, the client's descriptor names the file. Only
+//! a process that may write the file gives content (checked at each fill). The server reads each field of a
+//! ring once. Separate threads do syncs, prefetches and closes on foreign file systems, all bounded: no
+//! client delays others.
 
 mod clients;
 mod connection;
@@ -31,10 +31,7 @@ const UNREGISTERED_MAX: usize = 256;
 /// Pause of accepts after a shortage of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
-/// Serves clients on a listening SOCK_SEQPACKET socket until the engine stops. Starts the drainer.
-///
-/// # Errors
-/// No eventfd, no thread, a listener that fails.
+/// See [`crate::Engine::serve_preload`]. Starts the drainer.
 pub(crate) fn serve(cx: &Arc<Context>, clients: &Arc<Clients>, listener: &OwnedFd) -> io::Result<()> {
     let wakeup = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let drainer = {
@@ -45,8 +42,8 @@ pub(crate) fn serve(cx: &Arc<Context>, clients: &Arc<Clients>, listener: &OwnedF
     };
     let workers = Workers::start(cx, wakeup)?;
     clients.server_tid.store(rustix::thread::gettid().as_raw_nonzero().get() as u32, Ordering::Relaxed);
-    // On the listener: accepted sockets inherit the option. Set on each accepted socket it came too late for
-    // the first message of a fast client, which was then refused.
+    // Accepted sockets inherit the option. *Tried:* on each accepted socket, too late for a fast client's
+    // first message.
     rustix::net::sockopt::set_socket_passcred(listener, true)?;
     let mut connections: Vec<Connection> = Vec::new();
     let mut accept_at = Instant::now();

@@ -83,7 +83,7 @@ fn handle(
     if r.version != LAYOUT_VERSION {
         return Err(Errno::PROTO);
     }
-    // Without credentials, the connection is older than this server: use those of its creator.
+    // A connection older than this server sends no credentials: its creator's apply.
     let cred = cred.map_or_else(|| rustix::net::sockopt::socket_peercred(&c.socket), Ok)?;
     match (r.op, fd) {
         (proto::HELLO, _) => hello(cx, clients, c, &cred),
@@ -126,8 +126,7 @@ fn hello(cx: &Context, clients: &Clients, c: &mut Connection, cred: &UCred) -> A
     Ok((reply, vec![fd]))
 }
 
-/// Whether one more client may have a ring: all rings together take at most an eighth of the limit. A client
-/// without a ring uses the mount path.
+/// Whether one more client may have a ring: all rings take at most an eighth of the limit.
 pub(crate) fn admits_ring(cx: &Context, clients: &Clients) -> bool {
     let rings = clients.bytes() + Ring::bytes(clients.ring_slots) as u64;
     cx.reclaim_wakeup.signal();
@@ -142,15 +141,14 @@ fn raw(pid: Pid) -> u32 {
 fn device(cx: &Context, op: u32) -> Answer {
     let number = proto::target_of(op).unwrap_or_default() as usize;
     let device = cx.devices.get(number).ok_or(Errno::NODEV)?;
-    // Clients do not get a hanging target: the daemon reads it, with a time limit.
+    // A hanging target stays with the daemon, which reads it with a time limit.
     let file = device.medium.file().filter(|(_, limit)| !limit.is_passed());
     let path = format!("/proc/self/fd/{}", file.ok_or(Errno::OPNOTSUPP)?.0);
     let target = open(path, OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty())?;
     Ok((Reply::default(), vec![rustix::io::dup(&device.table_files().read_only)?, target]))
 }
 
-/// The client of the connection, if it sends the request itself: a descriptor of another process is no
-/// evidence of its rights.
+/// The connection's client, if it sends the request itself: another process's descriptor proves no rights.
 fn client<'a>(c: &'a Connection, cred: &UCred) -> Result<&'a Client, Errno> {
     c.client.as_deref().filter(|client| client.pid == raw(cred.pid)).ok_or(Errno::ACCESS)
 }

@@ -12,12 +12,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use terrace_shm::proto::Reply;
 
-/// Maximum number of queued syncs.
 const WAITING_MAX: usize = 256;
 /// Maximum number of descriptors on foreign file systems queued for closing.
 const FOREIGN_MAX: usize = 64;
 
-/// Operations delegated to worker threads.
 pub(super) struct Workers {
     pub(crate) wakeup: Arc<OwnedFd>,
     /// FLUSHes, each with the flag of its connection.
@@ -33,8 +31,7 @@ impl Workers {
         let (syncs, sync_queue) = channel();
         let (foreign, foreign_queue) = sync_channel::<OwnedFd>(FOREIGN_MAX);
         let (syncs_waiting, foreign_waiting) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-        // Both threads end with their queues, as soon as a device or a close allows it. Nothing waits for
-        // that.
+        // Both threads end with their queues, perhaps late. Nothing waits for them.
         let (sync_cx, waiting) = (cx.clone(), syncs_waiting.clone());
         std::thread::Builder::new()
             .name("syncfs".into())
@@ -53,8 +50,7 @@ impl Workers {
     pub(super) fn has_room(&self) -> bool {
         self.foreign_waiting.load(Ordering::Acquire) + SHOWN_MAX <= FOREIGN_MAX
     }
-    /// Closes descriptors passed by a client. The close of a file on a foreign file system may hang, for ever
-    /// if the file system is the client's own.
+    /// Closes a client's descriptors. A close on a foreign file system may hang for ever.
     pub(super) fn close(&self, cx: &Context, fds: Vec<OwnedFd>) {
         for fd in fds {
             if shown_inode(cx, &fd).is_ok() {

@@ -1,12 +1,11 @@
-//! Readahead marks: the next window of a sequential reader is fetched when the reader reaches the last
-//! window, before it has read all of it.
+//! Readahead marks: when a sequential reader reaches its last window, the workers fetch the next one.
 //!
 //! ```text
 //! miss ■□□□□□□□□□□□ next        □ read along with the miss, or fetched by workers
 //!       ▲ marked: once it is touched, the workers fetch the window from `next` on and mark its first page
 //! ```
-//! A hit is one store of a client and causes no event, so the marks are polled once per millisecond while
-//! they are young. A faster reader misses at `next`, and continues as without a mark.
+//! A client's hit is one store and causes no event, so this thread polls young marks every millisecond. A
+//! faster reader misses at `next`, and continues as without a mark.
 
 use crate::context::Context;
 use crate::context::prefetch_queue::Job;
@@ -23,7 +22,6 @@ const YOUNG_NS: u64 = 200_000_000;
 /// Largest sample of the window before the mark, pages.
 const JUDGED: u64 = 32;
 
-/// Polls the marks until the engine stops.
 pub(crate) fn mark_loop(cx: &Context) {
     while !cx.is_stopping() {
         if cx.marks.wait(Duration::from_secs(60)) {
@@ -41,12 +39,11 @@ fn has_read_before(state: &State, mark: &Mark) -> bool {
     used * 2 >= sample.count()
 }
 
-/// Polls the marks once.
 fn look(cx: &Context) {
     let now_ns = cx.clock.now_ns();
     let (mut touched, mut wanted) = (Vec::new(), 0);
     {
-        // Only the state lock may be taken inside the lock of the marks.
+        // Inside the lock of the marks, only the state lock is allowed.
         let mut waiting = cx.marks.waiting.lock();
         let mut state = cx.state.lock();
         waiting.retain(|mark| {
@@ -56,7 +53,7 @@ fn look(cx: &Context) {
             }
             !is_touched && now_ns.saturating_sub(mark.since_ns) < YOUNG_NS
         });
-        // If a part of the window has no room, the reader reads it better by itself.
+        // Without room for the whole window, the reader's own miss is better.
         let window_max = cx.config.readahead_max_bytes / PAGE_SIZE + 1;
         touched.retain(|(_, page, next)| {
             let with_it = wanted + window_max.min(2 * (next - page) as usize);

@@ -1,11 +1,11 @@
-//! Follower of a recorded schedule: the workers fetch the pages that a program will read next. The decisions
-//! are [`terrace_policy::follow`]'s.
+//! Follower of a recorded schedule: the workers fetch the pages that a program will read next.
+//! [`terrace_policy::follow`] decides.
 //!
 //! ```text
 //! misses, page fills ─┐                    ┌─► jobs ──► workers ──► frames, on probation
 //! touches of frames ──┴─► follower (1 ms) ─┴─► files, opened ahead and compared with what was recorded
 //! ```
-//! No program waits for the follower. Files that are gone or have changed since are skipped, and counted.
+//! No program waits for the follower. It skips and counts files that are gone or have changed.
 
 use crate::context::Context;
 use crate::context::prefetch_queue::Job;
@@ -18,8 +18,7 @@ use terrace_api::stats::{self, ScheduleState};
 use terrace_policy::follow::{End, Follower, PIECE_PAGES, Piece};
 use terrace_policy::prefetch::Span;
 
-/// Interval between looks while a program is on its way; number of looks without events that end this phase;
-/// interval afterwards.
+/// Interval between looks; looks without events after which it grows; the longer interval.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 const LOOK_INTERVAL_IDLE: Duration = Duration::from_millis(50);
 const BUSY_LOOKS: u32 = 50;
@@ -28,7 +27,6 @@ const JOBS_WAITING_MAX: usize = 32;
 /// Pieces per job, once enough pieces are ahead to keep all workers busy.
 const PIECES_A_JOB: usize = 4;
 const PIECES_FOR_ALL: u64 = 64;
-/// Largest number of open files.
 const FILES_MAX: usize = 64;
 /// Largest share of memory for a schedule. The end of a longer one is omitted.
 const MEMORY_SHARE: u64 = 16;
@@ -166,7 +164,6 @@ impl Walk<'_> {
         requested
     }
 
-    /// Queues pieces of one file.
     fn request(&mut self, numbers: &[u32]) {
         let file = self.follower.piece(numbers[0]).file;
         let spans = numbers.iter().map(|&number| {

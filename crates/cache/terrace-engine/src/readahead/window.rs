@@ -9,10 +9,9 @@ use terrace_policy::prefetch::{Limits, Span};
 use terrace_shm::PAGE_SIZE;
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Spans per job, so that several workers share the steps of a stride: on a FUSE source, io_uring does the
-/// reads of a batch one after the other.
+/// Spans per job: several workers share a stride, because io_uring serializes a batch on FUSE.
 const SPANS_A_JOB: usize = 4;
-/// Smallest window with a mark. Smaller ones belong to readers with a short history.
+/// Smallest window with a mark: readers with a short history have smaller ones.
 const MARKED_MIN: u64 = 32;
 
 /// Readahead after a miss of `[first, first + pages)`. Returns the number of pages behind it to read along
@@ -41,8 +40,7 @@ pub(crate) fn after_miss(cx: &Context, o: &ObjectRef, first: u64, pages: u64) ->
     }
 }
 
-/// A sequential reader has reached its mark. Returns the next window, from `next` on, where its next miss is
-/// expected.
+/// A sequential reader has reached its mark. Returns the window from its expected miss, `next`, on.
 pub(crate) fn reached(cx: &Context, o: &Object, next: u64) -> Option<Span> {
     o.prefetcher.lock().reached(next, limits(cx, o))
 }

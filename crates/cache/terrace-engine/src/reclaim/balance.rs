@@ -11,7 +11,6 @@ use terrace_policy::balancer::{IDLE_ENOUGH, TierBalancer};
 use terrace_shm::compress::Compressor;
 use terrace_shm::layout::CHUNK_FRAMES;
 
-/// Interval between checks of the boundary.
 const REBALANCE_EVERY: Duration = Duration::from_millis(50);
 
 /// Time of the last rebalancing, and state of the reclaim thread for it.
@@ -20,7 +19,7 @@ pub(crate) struct BalanceClock {
     at_ns: u64,
     headroom: CpuHeadroom,
     workers: IoWorkers,
-    /// Read once: it takes several files of /proc and the control group.
+    /// Read once, because it takes several files of /proc and the control group.
     pub(crate) processors: usize,
 }
 
@@ -40,7 +39,7 @@ pub(crate) fn note_headroom(cx: &Context, clock: &mut BalanceClock) {
     let workers_ns = match free.idle < IDLE_ENOUGH {
         true => clock.workers.look(),
         false => {
-            // The whole latency of a read counts, which includes the workers' time.
+            // The whole latency of a read counts, and includes the workers' time.
             clock.workers.forget();
             Some(0)
         }
@@ -78,8 +77,8 @@ pub(crate) fn rebalance(cx: &Context, clock: &mut BalanceClock) -> i64 {
     moved
 }
 
-/// Adjusts memory after the boundary has moved by `moved` chunks. Pages that leave DRAM for it are
-/// compressed, as under pressure.
+/// Adjusts memory after the boundary has moved by `moved` chunks. Compresses pages that leave DRAM for it, as
+/// under pressure.
 pub(crate) fn follow(cx: &Context, moved: i64, compressor: &mut Compressor) {
     let want = u32::try_from(moved).unwrap_or(0) * CHUNK_FRAMES as u32;
     // Other threads may take the freed frames.

@@ -15,14 +15,13 @@ pub(crate) fn compress(cx: &Context, leaving: &[CompressCandidate], compressor: 
     }
     let mut freed = 0;
     let mut page: Page = [0; PAGE_SIZE];
-    // Processor time decides whether compression pays: sleep on a lock, and waiting for a processor, are not
-    // part of it.
+    // Processor time decides whether compression pays: sleeps and waits do not count.
     let mut reader = CompressedReader::new(&cx.handles);
     let began = thread_cpu_ns();
     let mut unpacking = None;
     for l in leaving {
-        // SAFETY: in bounds. A writer may change the page during the copy: its entry changes then, and
-        // `finish_store` refuses the result.
+        // SAFETY: in bounds. If a writer changes the page during the copy, its entry changes: `finish_store`
+        // refuses the result.
         unsafe {
             let frame = cx.handles.segment.frame(l.frame);
             std::ptr::copy_nonoverlapping(frame, page.as_mut_ptr(), PAGE_SIZE);

@@ -3,13 +3,12 @@
 use std::time::Duration;
 use terrace_system::proc::{self, Ticks};
 
-/// Minimum interval between samples.
 const SAMPLE_PERIOD: Duration = Duration::from_secs(1);
 /// Interval before the second sample, without which there is no result.
 const SOON: Duration = Duration::from_millis(100);
 
-/// Sums since boot, ns: idle time and total time of the processors, stolen time, time of the tier's work, and
-/// time for which its thread waited for a processor.
+/// Sums since boot, ns: the processors' idle, total and stolen time, the tier's work, and its thread's wait
+/// for a processor.
 type Times = [u64; 5];
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -29,16 +28,15 @@ pub(crate) struct CpuHeadroom {
 }
 
 impl CpuHeadroom {
-    /// CPU headroom since the last sample, at `now_ns` of a monotonic clock. Time spent compressing (`own_ns`
-    /// so far) counts as idle, except while the calling thread was runnable but not running: then other
-    /// programs needed all processors. None: the last sample was just now, it is the first one, or the kernel
-    /// gives no data.
+    /// CPU headroom since the last sample, at `now_ns` of a monotonic clock. Compression (`own_ns` so far)
+    /// counts as idle time, except while this thread waited for a processor: other programs then needed all.
+    /// None: the first sample, one just after another, or no data from the kernel.
     pub(crate) fn sample(&mut self, now_ns: u64, own_ns: u64) -> Option<CpuShare> {
         if u128::from(now_ns.saturating_sub(self.at_ns)) < self.again.as_nanos() {
             return None;
         }
         (self.at_ns, self.again) = (now_ns, if self.last.is_some() { SAMPLE_PERIOD } else { SOON });
-        // A processor that only waits for a device is idle; stolen time was not available to this machine.
+        // A processor that only waits for a device is idle. This machine did not have the stolen time.
         let Ticks { idle, all, stolen } = proc::ticks_of_all()?;
         let tick = 1_000_000_000 / rustix::param::clock_ticks_per_second();
         // Without this accounting in the kernel, waiting counts as zero.
@@ -55,8 +53,7 @@ fn share(last: Times, now: Times) -> Option<CpuShare> {
     (all > 0).then(|| CpuShare { idle: of(unused, all), cpu_share: of(all, all + stolen) })
 }
 
-/// Time for which a thread has waited for a processor, ns. Its schedstat: run time, wait time, number of
-/// runs.
+/// Time of a thread's waits for a processor, ns. Its schedstat: run time, wait time, number of runs.
 fn waited(schedstat: &str) -> Option<u64> {
     schedstat.split_whitespace().nth(1)?.parse().ok()
 }

@@ -45,7 +45,7 @@ pub(crate) fn evict_batch(cx: &Context, compressor: Option<&mut Compressor>, wai
         }
     }
     let new = leaving.to_device.len() - waited;
-    // If only pages for devices leave, waiting would keep their frames.
+    // If only pages for devices leave, a wait would keep their frames.
     if leaving.to_device.len() < WRITE_MIN * at_once && freed > new {
         *waiting = std::mem::take(&mut leaving.to_device);
     }
@@ -56,7 +56,6 @@ pub(crate) fn evict_batch(cx: &Context, compressor: Option<&mut Compressor>, wai
     freed
 }
 
-/// Writes the waiting pages.
 pub(crate) fn write_waiting(cx: &Context, waiting: &mut Waiting) {
     let to_device = std::mem::take(waiting);
     demote::demote(cx, &mut Leaving { now_ns: cx.clock.now_ns(), to_device, ..Leaving::default() });

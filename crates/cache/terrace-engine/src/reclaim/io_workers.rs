@@ -1,5 +1,5 @@
-//! Processor time of the kernel's workers per page of a block device: loop devices, encryption and such have
-//! work that is not charged to the reader.
+//! Processor time of the kernel's workers per page of a block device. Loop devices and encryption have work
+//! that the kernel does not charge to the reader.
 
 use std::collections::HashMap;
 use std::fs;
@@ -33,7 +33,6 @@ impl IoWorkers {
         each(&before?, self.last.as_ref()?)
     }
 
-    /// Discards the last sample.
     pub(crate) fn forget(&mut self) {
         self.last = None;
     }

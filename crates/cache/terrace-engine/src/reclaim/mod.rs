@@ -16,8 +16,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use terrace_shm::compress::Compressor;
 
-/// Largest number of chunks with another try for a huge page in the next round. It bounds attempts on a machine
-/// without huge pages.
+/// Maximum number of chunks retried for a huge page in the next round: a machine may have no huge pages.
 const RETRIES_MAX: usize = 16;
 
 /// Number of free frames at which reclaim stops.
@@ -32,7 +31,7 @@ pub(crate) fn reclaim_loop(cx: &Context) {
     let mut waiting = Waiting::new();
     while !cx.stopping.load(Ordering::Acquire) {
         if !cx.reclaim_wakeup.wait(Duration::from_millis(500)) {
-            // No frames are needed: the waiting pages are written without further ones.
+            // No frames are needed: the waiting pages go without further ones.
             evict::write_waiting(cx, &mut waiting);
         }
         cx.state.lock().lru.policy.set_time(cx.uptime_ms());

@@ -1,5 +1,5 @@
-//! Thread of a target: it scans the target at the start, keeps regions free, and records identities of files.
-//! Also the orderly end of all targets.
+//! Thread of a target: scans it at the start, keeps regions free, and records identities of files. Also ends
+//! all targets in order.
 
 use crate::burst::fsync;
 use crate::context::Context;
@@ -22,20 +22,18 @@ use terrace_shm::DeviceSlot;
 
 /// Interval of recorded identities, and of tombstones that no other write has taken along.
 const RECORD_EVERY: Duration = Duration::from_secs(30);
-/// Identities per write.
 const IDENTITIES: usize = 64;
 /// Interval between attempts to scan a target with a temporary failure.
 const TRY_EVERY: Duration = Duration::from_secs(2);
 /// Longest wait at the end of an instance for a target that is not ready.
 const READY_WITHIN: Duration = Duration::from_secs(5);
 
-/// Body of the thread of a target.
 pub(crate) fn device_loop(cx: &Context, device: &DeviceIo) {
     while let Err(e) = open(cx, device) {
         if device.medium.trouble().is_none() {
             fsync::adopt_unknown(cx, device);
             append::give_up(cx, device.number, &e);
-            // Its content is unknown, but it may be removed.
+            // Its content stays unknown; a removal is possible.
             break;
         }
         trouble::note_trouble(cx, device);
@@ -92,7 +90,6 @@ fn open(cx: &Context, device: &DeviceIo) -> io::Result<()> {
     Ok(())
 }
 
-/// Converts the results of a scan.
 fn restore(device: &DeviceIo, geometry: Geometry, scanned: Scanned) -> Restored {
     let (regions, region_pages) = (geometry.regions(), geometry.region_pages());
     let filled: Vec<u32> = scanned.regions.iter().map(|filled| filled.region).collect();
@@ -155,7 +152,6 @@ fn identity(cx: &Context, number: usize, id: ObjectId) -> Option<(ObjectId, u64,
     Some((id, park::valid_identity(cx, &o)?, wrote))
 }
 
-/// Adds clients' reads to the costs of source and targets.
 fn note_client_reads(cx: &Context) {
     let totals = cx.read_totals();
     if let Some(targets) = &mut cx.state.lock().targets {
@@ -169,7 +165,7 @@ pub(crate) fn close(cx: &Context) {
         return;
     }
     hibernate::hibernate(cx);
-    // Files written just now have no settled identity yet. One pause covers all targets.
+    // Files written just now get their identity after a pause. One pause covers all targets.
     if cx
         .state
         .lock()

@@ -163,7 +163,7 @@ fn device_that_fails_leaves_the_cache_serving() {
     engine.shutdown().unwrap();
 }
 
-/// A run of pages, some of which are on the device, is read from the source at once.
+/// One read of the source covers a run of pages with a few on the device.
 #[test]
 fn short_gaps_on_the_device_are_read_from_the_source() {
     let mut w = Fixture::new(without_compression());
@@ -200,7 +200,7 @@ fn short_gaps_on_the_device_are_read_from_the_source() {
     engine.shutdown().unwrap();
 }
 
-/// A miss of a long run reads the pages on the device there, and the rest from the source.
+/// A miss of a long run reads pages from the device and from the source.
 #[test]
 fn long_run_is_read_from_both_places_at_once() {
     let w = Fixture::new(without_compression());

@@ -1,5 +1,4 @@
-//! Background writeback: a thread that writes back old dirty pages, and the oldest ones while there are too
-//! many.
+//! Background writeback: a thread writes back old dirty pages, and the oldest ones while there are too many.
 
 use crate::burst::fsync;
 use crate::context::Context;
@@ -10,13 +9,12 @@ use std::time::Duration;
 use terrace_shm::PAGE_SIZE;
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Largest number of objects with unstable pages that are synced one by one. With more, one syncfs covers the
-/// whole source.
+/// Maximum number of objects with unstable pages for single syncs instead of one syncfs.
 const SYNC_EACH_MAX: usize = 8;
 /// Pause after a failed writeback of an object, which spares a failing device.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
-/// Time without an fsync answered by a target after which a burst is over. Closed files with pages on a
-/// target are then made stable in the source. Earlier this would delay further commits.
+/// A burst is over this long after the last fsync answered by a target. Closed files with pages on a target
+/// then become stable in the source. An earlier sync would delay further commits.
 const BURST_OVER: Duration = Duration::from_secs(1);
 
 /// Unwritten data at one moment.
@@ -30,7 +28,6 @@ pub struct DirtyReport {
     pub files: Vec<(String, u64)>,
 }
 
-/// Body of the writeback thread.
 pub(crate) fn writeback_loop(cx: &Context) {
     while !cx.stopping.load(Ordering::Acquire) {
         cx.writeback_wakeup.wait(cx.config.writeback_interval);
@@ -47,7 +44,6 @@ pub(crate) fn writeback_loop(cx: &Context) {
     }
 }
 
-/// Whether more pages are dirty than background writeback allows, or a writer waits.
 fn too_much(cx: &Context) -> bool {
     throttle::is_much(cx, &cx.state.lock())
 }
@@ -87,8 +83,8 @@ fn write_back_due(cx: &Context) {
     }
 }
 
-/// Makes unstable pages stable that are old or too many. After a burst also those of closed files with pages
-/// on a target.
+/// Makes old unstable pages stable, and any while there are too many. After a burst also unstable pages of
+/// closed files with pages on a target.
 pub(crate) fn stabilize_due(cx: &Context) {
     let much = too_much(cx);
     let since = cx.clock.now_ns().saturating_sub(cx.last_target_fsync_ns.load(Ordering::Relaxed));
@@ -115,8 +111,7 @@ pub(crate) fn stabilize_due(cx: &Context) {
 pub(crate) fn dirty_report(cx: &Context, files_max: usize) -> DirtyReport {
     let mut sizes: Vec<(u64, ObjectRef)> =
         cx.unwritten_objects().into_iter().map(|o| (o.dirty_pages() * PAGE, o)).collect();
-    // Data of a file without a name cannot be lost. Only failing files are asked for their link count: asking
-    // all files would load the source.
+    // Data of a file without a name cannot be lost. Only failing files are checked, to spare the source.
     let lost = |o: &Object| !(o.doomed.load(Ordering::Relaxed) || o.failing().is_some() && o.is_nameless());
     sizes.retain(|(bytes, o)| *bytes > 0 && lost(o));
     sizes.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));

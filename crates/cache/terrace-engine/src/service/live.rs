@@ -1,4 +1,4 @@
-//! Targets are added, removed and resized in a live instance.
+//! Adds, removes and resizes targets in a live instance.
 //!
 //! ```text
 //!   add      thread scans ──► Serving                       clients request the targets again
@@ -6,9 +6,8 @@
 //!   shrink   regions from the new end on are given up ──► superblock says fewer ──► table and log
 //!   grow     superblock says more ──► table and log
 //! ```
-//! Readers are served meanwhile: entries are withdrawn, or name other slots, before their old slots are
-//! reused. A daemon killed in between has changed the superblock, or has not. Its successor follows the
-//! superblock.
+//! Reads go on: an entry is withdrawn, or names another slot, before its old slot is reused. After a kill in
+//! between, the next daemon follows the superblock, old or new.
 
 use crate::burst::fsync;
 use crate::config::{Access, DeviceConfig, EngineConfig};
@@ -133,13 +132,12 @@ fn change(cx: &Context, targets: &mut Targets, more: Option<Device>, levels: &Le
     targets.change(more, levels, engine);
 }
 
-/// Makes clients request the targets again before their next read of one. Called under the state lock, before
-/// an entry names a slot of a new one.
+/// Makes clients request the targets again before their next read. Called under the state lock, before an
+/// entry names a slot of a new target.
 fn notify_clients(cx: &Context) {
     cx.handles.segment.header().targets.fetch_add(1, Ordering::AcqRel);
 }
 
-/// Waits until `is_done` holds for a target.
 fn wait_until(cx: &Context, number: usize, is_done: impl Fn(&Device) -> bool) -> io::Result<()> {
     loop {
         let gone = || io::Error::from(io::ErrorKind::NotFound);
@@ -155,8 +153,8 @@ fn wait_until(cx: &Context, number: usize, is_done: impl Fn(&Device) -> bool) ->
     }
 }
 
-/// Makes the thread of a target empty it: valuable pages go to other targets, and nothing is written to it
-/// any more. Returns the pages moved and dropped.
+/// Lets a target's thread empty it: valuable pages go to other targets, and writes to it end. Returns the
+/// pages moved and dropped.
 ///
 /// # Errors
 /// There is no such target; the instance ends.
@@ -166,7 +164,7 @@ pub(crate) fn empty(cx: &Context, number: usize) -> io::Result<DeviceCounts> {
         let of = state.targets.as_ref().and_then(|targets| targets.at(number));
         of.map(|device| device.counts(0)).unwrap_or_default()
     };
-    // Its content is known only after the scan. If the scan fails, the content is lost.
+    // Only the scan finds its content. A failed scan loses the content.
     wait_until(cx, number, |device| !device.is_scanning() || device.config.access.trouble().is_some())?;
     let before = counts();
     if let Some(device) = cx.devices.get(number) {
@@ -181,8 +179,8 @@ pub(crate) fn empty(cx: &Context, number: usize) -> io::Result<DeviceCounts> {
     Ok(DeviceCounts { moved_down, dropped, ..DeviceCounts::default() })
 }
 
-/// Removes an emptied target after the end of its thread. `levels`: tiers of the remaining ones. Its file may be
-/// closed afterwards.
+/// Removes an emptied target after the end of its thread. `levels`: tiers of the others. The caller may then
+/// close its file.
 pub(crate) fn remove(cx: &Context, number: usize, levels: &Levels) {
     let Some(device) = cx.devices.get(number) else { return };
     device.writer.lock().ended = true;
@@ -231,7 +229,7 @@ pub(crate) fn resize(cx: &Context, config: &DeviceConfig) -> io::Result<Arc<Targ
         ));
     }
     let before = writer.superblock.geometry;
-    // Invalidates remains of an earlier life of the target.
+    // Invalidates old content of these regions.
     let zeros = |buf: &mut [u8]| {
         buf.fill(0);
         let mut new = before.regions()..geometry.regions();

@@ -1,4 +1,4 @@
-//! Targets are added, removed and resized under readers, with kills of the daemon.
+//! Additions, removals and resizes of targets under readers, with kills of the daemon.
 
 use super::testing::{
     FILES, Fixture, PAGE, PAGES, Troubled, all, content, device_config, device_pages, target,

@@ -143,8 +143,7 @@ fn restart_after_a_kill_shows_no_wrong_page() {
     }
 }
 
-/// Files without a recorded identity: pages with entries stay, and the tombstones for all others leave them
-/// out.
+/// Files without a recorded identity: pages with entries stay, the others get tombstones.
 #[test]
 fn pages_kept_after_a_kill_are_there_after_the_next() {
     // The log never fills: the reclaim of a region would drop pages.

@@ -30,8 +30,8 @@ const NOISE_BYTES: usize = 256 << 10;
 
 /// Source files of three times the memory, targets of device tiers, and the expected versions.
 pub(super) struct Fixture {
-    /// Dropped first: the engines end before their files are closed, also when a test fails. Otherwise their
-    /// threads would use descriptor numbers that soon belong to other tests' files.
+    /// Dropped first: the engines end before their files close, also in a failed test. Otherwise their
+    /// threads would use other tests' descriptor numbers.
     pub(crate) running: Running,
     pub(crate) sources: Vec<File>,
     /// Targets with their tiers.
@@ -98,7 +98,7 @@ impl Fixture {
             source
         };
         let sources = (0..FILES).map(make).collect();
-        // A target keeps nothing of files that have just changed.
+        // A target keeps no page of files that have just changed.
         std::thread::sleep(crate::file::identity::SETTLES);
         Fixture {
             running: Running::default(),
@@ -190,7 +190,6 @@ impl Fixture {
         self.scanned(&engine);
         (engine, objects)
     }
-    /// Waits for the scans of all targets.
     pub(super) fn scanned(&self, engine: &Engine) {
         wait_until("the scan", || !all(engine).iter().any(Device::is_scanning));
     }
@@ -239,7 +238,6 @@ impl Fixture {
     }
 }
 
-/// The targets, under the state lock.
 pub(super) struct All<'a>(MutexGuard<'a, State>);
 
 impl Deref for All<'_> {

@@ -12,7 +12,6 @@ pub(crate) struct Ahead {
 }
 
 impl Ahead {
-    /// Notes that a page leaves its frame.
     #[inline]
     pub(crate) fn remove(&mut self, frame: u32) {
         if !self.frames.is_empty() {
@@ -20,7 +19,6 @@ impl Ahead {
         }
     }
 
-    /// Notes a prefetched page in a frame.
     pub(crate) fn add(&mut self, frame: u32) {
         self.frames.insert(frame);
     }

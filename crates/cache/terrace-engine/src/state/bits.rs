@@ -1,5 +1,5 @@
-//! A set of numbers that finds its lowest member in a few steps: a bitmap, a bitmap of its non-empty words,
-//! and so on up to a single word. It takes 1 1/63 bits per number.
+//! A set of numbers that finds its lowest member in a few steps. Each bitmap has one above it that marks its
+//! non-empty words, up to a single word. It takes 1 1/63 bits per number.
 
 /// A set of numbers below a length given once.
 #[derive(Debug)]
@@ -9,7 +9,7 @@ pub(crate) struct BitSet {
 }
 
 impl BitSet {
-    /// An empty set. The allocator zeroes it: parts without members take no memory.
+    /// The allocator zeroes the set: parts without members take no memory.
     pub(crate) fn new(len: usize) -> BitSet {
         let words = |bits: usize| bits.div_ceil(64).max(1);
         let mut levels = vec![vec![0; words(len)]];

@@ -1,5 +1,4 @@
-//! Chunks of the frame pool, 2 MiB each: growth by one chunk, its memory, and release of chunks when the pool
-//! shrinks.
+//! Chunks of the frame pool, 2 MiB each: growth, memory, and release when the pool shrinks.
 
 use crate::nodes::Nodes;
 use crate::segment::flag::{LEAVING, REUSED, UNSYNCED};
@@ -41,8 +40,7 @@ impl State {
         self.handles.segment.header().populated.store(self.frames.populated(), Ordering::Release);
     }
 
-    /// Notes the memory of a chunk, which was backed outside the lock. If the chunk has left the pool
-    /// meanwhile, its memory is freed.
+    /// Notes the memory of a chunk backed outside the lock. Frees it if the chunk has left the pool.
     pub(crate) fn note_backed(&mut self, first: u32, backed: Backed) {
         if first >= self.frames.populated() {
             self.give_back(first, first + CHUNK_FRAMES as u32);
@@ -51,7 +49,7 @@ impl State {
         }
     }
 
-    /// After a restart: takes over the frames in use. Chunks ever populated count as such.
+    /// After a restart: takes over the frames in use. Chunks ever populated stay populated.
     pub(crate) fn recover_frames(&mut self, in_use: &[u32]) {
         let noted = self.handles.segment.header().populated.load(Ordering::Acquire);
         let needed = in_use.iter().max().map_or(0, |f| f + 1).next_multiple_of(CHUNK_FRAMES as u32);
@@ -60,8 +58,8 @@ impl State {
         self.note_populated();
         // A chunk that was being backed when the daemon died has no owner.
         self.give_back(self.frames.populated(), frames_max);
-        // Huge pages of chunks are not recorded: reclaim requests them again, which is free where they exist.
-        // Chunks above the limit are dropped soon.
+        // The segment does not record huge pages: reclaim requests them again, free of cost where they exist.
+        // Chunks above the limit go soon.
         self.unbacked_chunks =
             (0..self.frames.populated().min(self.frames.limit())).step_by(CHUNK_FRAMES).collect();
     }
@@ -69,7 +67,7 @@ impl State {
     /// Empties the top chunk and frees its memory. Its pages move to lower frames, for which the policy
     /// evicts other pages. False: pages that are dirty or in use prevent it.
     ///
-    /// All under one lock: if the hole were punched later, the chunk could have grown again, with new pages.
+    /// All under one lock: before a later punch the chunk could come back into use, with new pages.
     pub(crate) fn drop_top_chunk(&mut self) -> bool {
         let end = self.frames.populated();
         let first = end - CHUNK_FRAMES as u32;
@@ -101,8 +99,8 @@ impl State {
         true
     }
 
-    /// Drops all clean pages of a chunk above the limit, and frees the memory of its free frames. If the
-    /// chunk is the top one and now empty, it is dropped.
+    /// Drops all clean pages of a chunk above the limit, and frees the memory of its free frames. Drops the
+    /// chunk if it is the top one and empty.
     pub(crate) fn vacate_chunk(&mut self, first: u32) {
         let end = first + CHUNK_FRAMES as u32;
         for frame in first..end {
@@ -142,8 +140,8 @@ impl State {
         let count = touches.take(from);
         let flags = self.pages.flags(from).load(Ordering::Relaxed);
         self.pages.flags(to).store(flags & REUSED, Ordering::Relaxed);
-        // SAFETY: both frames are in bounds and not the same; the content of a present page changes under
-        // this lock only, and the new frame is claimed.
+        // SAFETY: two different frames in bounds. A present page changes under this lock only, and the new
+        // frame is claimed.
         unsafe { std::ptr::copy_nonoverlapping(seg.frame(from), seg.frame(to), PAGE_SIZE) };
         self.pages.publish_present(place, to);
         self.remap(place, to);

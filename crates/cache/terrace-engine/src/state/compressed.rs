@@ -1,9 +1,9 @@
-//! The compressed tier: an evicted page stays in memory, compressed, and its next read is a decompression
-//! instead of a device read.
+//! The compressed tier: evicted pages stay in memory, compressed. A read decompresses the page instead of
+//! reading a device.
 //!
 //! Life of a page in it:
-//! 1. The policy evicts it. The tier has room (which it fills slowly on a busy machine), or the page was used
-//!    more than once (`flag::REUSED`).
+//! 1. The policy evicts it. The tier has room, or the page was used more than once (`flag::REUSED`). On a
+//!    busy machine the tier fills slowly.
 //! 2. `reclaim/compress.rs` (reclaim thread, no lock) -> [`State::finish_store`](super::State::finish_store):
 //!    the entry names the pool's object, and the frame is free.
 //! 3. Readers decode it into their own buffers (`terrace-shm/src/zread.rs`); it stays compressed.
@@ -11,7 +11,7 @@
 //!    Unread pages are dropped, oldest first, by
 //!    [`State::shrink_compressed`](super::State::shrink_compressed).
 //!
-//! Only clean pages are compressed, so that a crash loses nothing: the next daemon starts with an empty pool.
+//! Only clean pages are compressed, so that a crash loses no data: the next daemon starts with an empty pool.
 //! The tier's share of memory follows its benefit (`terrace-policy/src/balancer.rs`).
 
 use crate::config::{Admit, CompressedConfig};
@@ -34,17 +34,17 @@ use terrace_shm::{Below, Entry, PAGE_SIZE};
 
 /// Cost of compressing a page with LZ4, ns, until measured.
 const COMPRESS_NS: u64 = 8_000;
-/// Cost of decompressing a page, ns, until measured; and the rest of a hit: lookup, copy, check.
+/// Cost of decompressing a page, ns, until measured; then of a hit's lookup, copy and check.
 const DECOMPRESS_NS: u64 = 3_500;
 const HIT_NS: u64 = 1_500;
 /// Processor time of a miss beyond that of a hit, ns. Per device read: submission, completion, and two thread
-/// switches. Per page: filling, listing, and the eviction of another page. fio with almost only misses took
-/// 24 us for a read of one page, 30 for four, 62 for sixteen, including its own calls.
+/// switches. Per page: filling, listing, and the eviction of another page. With nearly all misses, fio took
+/// 24 us for a read of one page, 30 for four, 62 for sixteen.
 const READ_WORK_NS: u64 = 14_500;
 const PAGE_WORK_NS: u64 = 2_500;
 /// Minimum number of device reads for a measured cost.
 const READS_MIN: u64 = 64;
-/// Share of the processors for filling the tier while they are busy: more would be noticeable before it pays.
+/// Share of busy processors for filling the tier: programs would notice more before it pays.
 const FILLING_BUSY: f64 = 0.02;
 /// Upper bound of the time that counts for this share.
 const FILLING_PAST_MAX: Duration = Duration::from_millis(500);
@@ -52,29 +52,27 @@ const FILLING_PAST_MAX: Duration = Duration::from_millis(500);
 const COMPACT_BYTES: usize = 256 << 10;
 /// Unused zspages that keep their memory, bytes.
 const IDLE_BYTES: u64 = 1 << 20;
-/// Weight of a success against earlier failures in `Backoff`, for any codec and for LZ4: a failed attempt
-/// with LZ4 costs half as much as zstd.
+/// Failures in `Backoff` that a success cancels, for any codec and for LZ4, which costs half of zstd.
 const REFUSALS_OUTWEIGHED: u16 = u16::MAX;
 const LZ4_OUTWEIGHS: u16 = 4;
-/// Shadow that only records a previous stay in memory; the policy does not see it. A page that left the tier
-/// gets it: it has been away longer than anything in DRAM. (With a shadow of the policy, all pages of a loop
-/// came back as recent ones, and circulated.) Under policies without shadows every evicted page gets it, so
-/// that the tier sees refaults. A policy makes this value only once in 2^31 evictions.
+/// Shadow that records only a previous stay in memory, for the tier and not for the policy. Pages that leave
+/// the tier get it: they were away longer than any page in DRAM. (With the policy's shadow, all pages of a
+/// loop came back as recent ones, and circulated.) Without shadows of the policy every evicted page gets it,
+/// so that the tier sees refaults. A policy makes this value once in 2^31 evictions.
 pub(crate) const WAS_HERE: u32 = u32::MAX;
-/// As [`WAS_HERE`], for a page that was read often on a device until its region was reclaimed: it is worth a
+/// As [`WAS_HERE`], for a page read often on a device before the reclaim of its region. The page is worth a
 /// write when it leaves DRAM again.
 pub(crate) const WAS_READ: u32 = u32::MAX - 1;
-/// Recent reads of a compressed page that promote it. The decompressions saved then pay for the promotion,
-/// which costs a decompression and the compression of another page.
+/// Number of recent reads that promotes a compressed page. A promotion costs a decompression, and the
+/// compression of another page.
 const PROMOTE_AT: u32 = 8;
 
 /// Counters of events that the pool does not count.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct TierCounts {
-    /// Refused pages: those with too long a result, and those of files known for that.
+    /// Refused pages: too long a result, or other pages of the file had one.
     pub(crate) reject_compress_poor: u64,
     pub(crate) reject_by_file: u64,
-    /// Promoted pages.
     pub(crate) promoted: u64,
     /// Pages that changed, or changed their state, during the compression.
     pub(crate) store_raced: u64,
@@ -102,10 +100,8 @@ pub(crate) struct Compressed {
     /// Processor time of the kernel's workers per page of a device, ns; 0 while processors are idle
     /// ([`IoWorkers`](crate::reclaim::io_workers)).
     pub(crate) workers_ns: u64,
-    /// Refaults in the current window.
     refaults: u64,
-    /// Counters at its begin: pages stored, refused, not tried and promoted, reads answered, pages admitted
-    /// for room.
+    /// Counters at its begin: pages stored, refused, not tried, promoted; reads; pages admitted for room.
     began: [u64; 6],
     /// Reads answered at the last aging of touches.
     aged_at: u64,
@@ -124,7 +120,6 @@ pub(crate) struct CompressCandidate {
     pub(crate) shadow: Option<Shadow>,
     /// Admitted only because there is room.
     pub(crate) filling: bool,
-    /// LZ4 is skipped.
     pub(crate) beyond_lz4: bool,
 }
 
@@ -179,8 +174,8 @@ impl Compressed {
         self.pool.bytes() - self.pool.idle_bytes() >= bytes / 16 * 15
     }
 
-    /// Sets the number of pages that may be compressed to fill the tier in the next interval, which is
-    /// assumed to be like the last `past` ns on `processors` processors.
+    /// Sets the number of pages that may fill the tier in the next interval. The last one had `past` ns on
+    /// `processors` processors.
     fn set_fill_budget(&mut self, past: u64, processors: usize) {
         let ns = past as f64 * processors as f64 * FILLING_BUSY;
         let slowly = self.balancer.is_busy() && !self.balancer.is_least();
@@ -204,26 +199,25 @@ impl Compressed {
         let (reads, ns) = (reads.clamp(1, pages), (ns / pages).clamp(1_000, 1_000_000_000));
         let costs = &mut self.balancer.costs;
         learn::<9>(&mut costs.read, ns);
-        // The workers may have had other work: their share of a read is at most its latency.
+        // The workers may have had other work, so their share of a read is at most its latency.
         let workers = self.workers_ns.min(ns);
         learn::<9>(&mut costs.work, PAGE_WORK_NS + READ_WORK_NS.saturating_mul(reads) / pages + workers);
     }
 
     /// Updates the cost of decompression from one page, which took `ns` of processor time. A single sample
-    /// has little weight: zstd takes three times as long as LZ4, and the clock also counts interrupts and
-    /// stolen time. A single page of 5 ms would make the tier give up all its memory. Without further
-    /// compression it would never measure a lower cost.
+    /// has little weight: zstd takes three times as long as LZ4, and the clock counts interrupts, too. With
+    /// more weight, one page of 5 ms would make the tier give up its memory. Without compression it would
+    /// never measure a lower cost.
     fn note_unpacking(&mut self, ns: u64) {
         let known = &mut self.balancer.costs.decompress;
         learn::<65>(known, (HIT_NS + ns).min(4 * *known));
     }
 
-    /// Notes a refault from the source.
     pub(crate) fn note_refault(&mut self) {
         self.refaults += 1;
     }
-    /// Notes a read by the daemon with mostly refaults. (First reads do not count, because no tier would have
-    /// saved them: a scan must not make misses look cheap.)
+    /// Notes a read by the daemon with mostly refaults. (First reads do not count: no tier saves them, and a
+    /// scan would make misses look cheap.)
     pub(crate) fn note_source_read(&mut self, pages: usize, ns: u64) {
         [pages as u64, 1, ns].iter().zip(&mut self.source_read).for_each(|(more, sum)| *sum += more);
     }
@@ -232,8 +226,8 @@ impl Compressed {
         if self.has_ghost { 0 } else { WAS_HERE }
     }
 
-    /// Decides on a page of `object` that leaves DRAM. None: refused. Otherwise: whether it is admitted only
-    /// because there is room, and whether LZ4 is skipped.
+    /// Decides on a page of `object` that leaves DRAM. None: refused. Otherwise: whether only free room
+    /// admits it, and whether to skip LZ4.
     pub(crate) fn admits(&mut self, object: Option<&Object>, reused: bool) -> Option<(bool, bool)> {
         let filling = self.admit == Admit::Reused && !reused;
         if filling && (self.fill_budget == 0 || !self.has_room()) {
@@ -243,7 +237,7 @@ impl Compressed {
             self.balancer.passed();
             return None;
         }
-        // Also for a tier without memory: the balancer needs the number of pages that it could serve.
+        // Also without memory: the balancer needs the number of pages that the tier could serve.
         if object.is_some_and(|o| o.compressing.should_skip()) {
             self.counts.reject_by_file += 1;
             return None;
@@ -255,14 +249,12 @@ impl Compressed {
         self.fill_budget -= u64::from(filling);
         Some((filling, beyond_lz4))
     }
-    /// Notes that a page changed during its compression; `now` is its entry. The present content stays: it is
-    /// not older than the compressed one. A page that returned to its copy on a device meanwhile is no
-    /// duplicate.
+    /// Notes that a page changed during its compression; `now` is its entry. The present content stays, since
+    /// it is not older than the compressed one. A page that returned to its copy on a device is no duplicate.
     pub(crate) fn note_race(&mut self, now: Entry) {
         let is_duplicate = matches!(now.below(), Some(Below::Compressed(_)));
         *(if is_duplicate { &mut self.counts.duplicate_entry } else { &mut self.counts.store_raced }) += 1;
     }
-    /// Notes the result of compressing a page of `object`.
     pub(crate) fn note_result(
         &mut self,
         page: &CompressCandidate,
@@ -287,7 +279,6 @@ impl Compressed {
         self.counts.compressed += pages as u64;
     }
 
-    /// Compacts the pool, and frees unused memory.
     pub(crate) fn compact(&mut self, index: &Index) {
         self.pool.compact(COMPACT_BYTES, |place, _, new| {
             let clock = index.tick();
@@ -297,7 +288,6 @@ impl Compressed {
             tracing::warn!("memory of the compressed tier not given back: {e}");
         }
     }
-    /// Notes the promotion of a page.
     pub(crate) fn note_promotion(&mut self, handle: Handle) {
         self.pool.remove(handle);
         self.counts.promoted += 1;

@@ -12,7 +12,6 @@ struct FileCount {
     pages: u64,
 }
 
-/// Undestaged pages of a target.
 #[derive(Debug, Default)]
 pub(crate) struct DestageIndex {
     files: HashMap<ObjectId, FileCount>,
@@ -20,8 +19,8 @@ pub(crate) struct DestageIndex {
     pub earlier: HashMap<ObjectId, UndestagedFile>,
     /// Deleted files. They stay undestaged until the deletion is durable in the source's file system.
     pub deleted: Vec<ObjectId>,
-    /// Files that are durable in the source, but the target had no room for their destage-complete record. Their
-    /// pages on the target count as undestaged until the record is written.
+    /// Files durable in the source, without a destage-complete record for lack of room on the target. Their
+    /// pages there count as undestaged until the record is written.
     pub unrecorded: Vec<ObjectId>,
     /// The target takes no more undestaged pages.
     pub(crate) closed: bool,
@@ -34,8 +33,7 @@ impl DestageIndex {
     pub(crate) fn note(&mut self, object: ObjectId, lap: u64, pages: u64) {
         self.files.entry(object).or_insert(FileCount { since: lap, pages: 0 }).pages += pages;
     }
-    /// Notes that all pages of the file are destaged. `recorded`: the destage-complete record is durable on
-    /// the target.
+    /// Notes that all pages of the file are destaged. `recorded`: the target's record of that is durable.
     pub(crate) fn complete(&mut self, object: ObjectId, recorded: bool) {
         self.files.remove(&object);
         self.earlier.remove(&object);
@@ -43,18 +41,15 @@ impl DestageIndex {
             self.unrecorded.push(object);
         }
     }
-    /// Whether a region of `region_pages` pages has room for the records that destage one more file: a
-    /// write-intent and a destage-complete record each.
+    /// Whether a region of `region_pages` pages can destage one more file: each file needs two records there.
     pub(crate) fn takes_one_more(&self, region_pages: u32) -> bool {
         (self.files.len() + self.earlier.len() + 2) * 2 <= region_pages as usize
     }
-    /// Whether the target has undestaged pages of the file.
     pub(crate) fn has(&self, object: ObjectId) -> bool {
         self.files.contains_key(&object)
             || self.earlier.contains_key(&object)
             || self.unrecorded.contains(&object)
     }
-    /// Whether there are no undestaged pages.
     pub(crate) fn is_empty(&self) -> bool {
         self.files.is_empty() && self.earlier.is_empty() && self.unrecorded.is_empty()
     }
@@ -74,11 +69,9 @@ impl DestageIndex {
         files.sort_unstable();
         files.into_iter().map(|(_, object)| object).collect()
     }
-    /// Number of undestaged pages.
     pub(crate) fn pages(&self) -> u64 {
         self.files.values().map(|file| file.pages).sum::<u64>() + self.pages_of_earlier_runs()
     }
-    /// Number of undestaged pages of earlier runs.
     pub(crate) fn pages_of_earlier_runs(&self) -> u64 {
         self.earlier.values().map(|file| file.pages.len() as u64).sum()
     }

@@ -1,21 +1,20 @@
-//! A target of a device tier: clean pages that leave memory go there, and are read faster there than from the
-//! source. `state/targets.rs` has all targets together.
+//! A target of a device tier: it takes clean pages that leave memory, and reads them faster than the source.
+//! `state/targets.rs` has all targets together.
 //!
 //! Life of a page in it:
 //! 1. The policy evicts the page, and [`State::evict`](super::State::evict) calls
-//!    [`Targets::admits`](super::targets::Targets::admits). The reclaim thread copies it, with others, into
-//!    one write (`tier/demote.rs`), and the entry then names the slot.
-//! 2. Readers read the slot themselves (`terrace-preload/src/device.rs`, `path/read.rs`). Their page goes to
-//!    DRAM and keeps its slot as a *copy*: if it leaves clean, its entry names the slot again, without a
+//!    [`Targets::admits`](super::targets::Targets::admits). The reclaim thread writes it with other pages
+//!    (`tier/demote.rs`). The entry then names the slot.
+//! 2. Readers read the slot themselves (`terrace-preload/src/device.rs`, `path/read.rs`). The page goes to
+//!    DRAM and keeps its slot as a *copy*. If it leaves clean, its entry names the slot again, without a
 //!    write.
-//! 3. A change of its content ends the slot: a *tombstone* goes to the device with the next write, so that no
-//!    restart uses the slot's content ([`Device::queue_tombstone`]).
-//! 4. When its region is the oldest, `tier/regions.rs` drops the page, or writes it again at the head of
-//!    the log if it was read often.
+//! 3. A change of its content ends the slot. The next write to the device takes a *tombstone* along, so that
+//!    no restart uses the slot ([`Device::queue_tombstone`]).
+//! 4. When its region is the oldest, `tier/regions.rs` drops the page, or writes an often read one again at
+//!    the log's head.
 //!
-//! Pages of unpublished files are *parked* ([`Parked`]): found by the scan of a restart, or left by a file
-//! that the kernel has forgotten. They become valid again when the file is published with the same identity
-//! (`tier/park.rs`).
+//! Pages of unpublished files are *parked* ([`Parked`]): a scan has found them, or the kernel has forgotten
+//! their file. They become valid when the file is published with the same identity (`tier/park.rs`).
 
 use crate::config::{Access, DeviceConfig};
 use crate::device::Record;
@@ -57,7 +56,7 @@ pub(crate) struct DemoteCandidate {
 /// Pages on the device of an unpublished file.
 #[derive(Debug, Default)]
 pub(crate) struct Parked {
-    /// Identity of the file when they were its content; None: not known, and the pages are not valid.
+    /// Identity of the file with these pages as its content; None: unknown, and the pages are not valid.
     pub(crate) digest: Option<u64>,
     /// Page and slot, sorted by page.
     pub(crate) pages: Vec<(u32, DeviceSlot)>,
@@ -100,7 +99,6 @@ pub(crate) struct DeviceEvents {
     pub(crate) damaged: u64,
 }
 
-/// State of the target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Status {
     /// The device is being scanned: pages are read, none are written.
@@ -133,7 +131,7 @@ pub(crate) struct Device {
     pub(crate) unrecorded: HashSet<ObjectId>,
     /// Pages read by clients, and the time for them, ns.
     clients_read: (u64, u64),
-    /// Hits counted by the target's number before its start, which belong to a previous target.
+    /// Earlier hits of the target's number, for a previous target.
     hits_before: u64,
     read_before: (u64, u64),
     /// Hits of each slot since it was written.
@@ -152,8 +150,8 @@ pub(crate) struct Device {
     pending: u32,
 }
 
-/// Notes the mean of several reads. Counters of clients are untrusted. They do not show whether the pages
-/// were in memory before.
+/// Notes the mean of several reads. Counters of clients are untrusted, and do not show whether the pages were
+/// in memory before.
 pub(super) fn note_mean(cost: &mut ReadCost, pages: u64, reads: u64, ns: u64) {
     let reads = reads.clamp(1, pages.max(1));
     let (pages, ns) = (pages / reads, ns / reads);
@@ -212,7 +210,7 @@ impl Device {
         (self.table.slots() * 3 + parked + records) as u64 + self.config.access.memory_bytes()
     }
 
-    /// Sets the counters' start values, which belong to previous targets with the same number.
+    /// Sets the counters' start values: those of previous targets with the same number.
     pub(crate) fn begin_counts(&mut self, hits: u64, clients_read: (u64, u64)) {
         (self.hits_before, self.clients_read) = (hits, clients_read);
         self.read_before = clients_read;
@@ -264,9 +262,8 @@ impl Device {
         self.saved_a_hit =
             if self.config.always_faster { SOURCE_NS as i64 } else { saved_a_hit(source, &self.cost) };
     }
-    /// Whether a page that leaves memory, or the tier above, is to be written here or to another target of
-    /// this tier. `reused`: it was refaulted, or used again there. An admitted page must be placed
-    /// ([`Device::take_pending`]).
+    /// Whether this tier takes a page that leaves memory or the tier above. `reused`: it was refaulted, or
+    /// used again there. The caller must place an admitted page ([`Device::take_pending`]).
     pub(super) fn admits(&mut self, reused: bool) -> bool {
         let admitted = self.is_serving()
             && self.has_room_beside_undestaged()
@@ -296,7 +293,6 @@ impl Device {
     pub(crate) fn admits_again(&mut self) -> bool {
         self.is_serving() && self.budget.spend(1)
     }
-    /// Notes a read by the daemon.
     pub(super) fn note_read(&mut self, pages: u64, ns: u64) {
         self.cost.note(pages, ns, true);
         self.events.reads += pages;
@@ -311,7 +307,6 @@ impl Device {
 
     // ---- slots ----------------------------------------------------------------------------------------
 
-    /// Hits of a slot since it was written.
     pub(crate) fn hits_of(&self, slot: DeviceSlot) -> u8 {
         self.table.index(slot).map_or(0, |i| self.hits[i])
     }
@@ -338,11 +333,9 @@ impl Device {
             self.log.kill(self.in_log(slot));
         }
     }
-    /// Whether the slot belongs to this target.
     pub(crate) fn has(&self, slot: DeviceSlot) -> bool {
         self.table.index(slot).is_some()
     }
-    /// Converts a slot to a place of the log.
     fn in_log(&self, slot: DeviceSlot) -> LogPlace {
         LogPlace { region: slot.region() - self.table.first_region(), page: slot.page() }
     }
@@ -351,7 +344,7 @@ impl Device {
     /// Invalidates the device's copies of the pages `first` to `last`: no restart may use them.
     pub(crate) fn queue_tombstone(&mut self, object: ObjectId, first: u64, last: u64) {
         if matches!(self.status, Status::Off(_) | Status::Leaving) {
-            // No identity is recorded any more, without which the page is not valid after a restart.
+            // Without further identities the page is not valid after a restart.
             return;
         }
         let count = last.saturating_sub(first).saturating_add(1);
@@ -388,7 +381,6 @@ impl Device {
     pub(crate) fn dead(&self) -> &[Record] {
         &self.dead
     }
-    /// Whether a tombstone of the page is queued.
     pub(crate) fn has_queued_tombstone(&self, object: ObjectId, page: u64) -> bool {
         self.dead.iter().any(|dead| match *dead {
             Record::Dead { object: of, first, count } => {
@@ -397,12 +389,10 @@ impl Device {
             _ => false,
         })
     }
-    /// Lap of the filling of a slot's region.
     pub(crate) fn lap_of(&self, slot: DeviceSlot) -> u64 {
         self.fillings[self.in_log(slot).region as usize].0
     }
-    /// Whether the slot's region has not been reclaimed. The next batch invalidates the slots of reclaimed
-    /// regions.
+    /// Whether the slot's region is not reclaimed. The next batch invalidates the slots of reclaimed regions.
     pub(crate) fn counts_in_log(&self, slot: DeviceSlot) -> bool {
         let lap_of = |region: u32| self.fillings[region as usize].0;
         self.log.oldest().is_some_and(|oldest| self.lap_of(slot) >= lap_of(oldest))
@@ -411,7 +401,6 @@ impl Device {
         let parked = self.parked.get(&object)?;
         Some(parked.pages[parked.find(page)?].1)
     }
-    /// Changes the slot of a parked page.
     pub(crate) fn repark(&mut self, object: ObjectId, page: u64, slot: DeviceSlot) {
         let parked = self.parked.get_mut(&object);
         let at = parked.as_ref().and_then(|parked| parked.find(page));
@@ -434,7 +423,6 @@ impl Device {
         }
         true
     }
-    /// Forgets a parked page, without a tombstone.
     pub(crate) fn forget_parked(&mut self, object: ObjectId, page: u64) {
         let Some(parked) = self.parked.get_mut(&object) else { return };
         if let Some(at) = parked.find(page) {
@@ -444,13 +432,11 @@ impl Device {
             self.parked.remove(&object);
         }
     }
-    /// All parked pages.
     pub(crate) fn all_parked(&self) -> impl Iterator<Item = (DeviceSlot, ObjectId, u64)> {
         self.parked
             .iter()
             .flat_map(|(id, parked)| parked.pages.iter().map(|(page, slot)| (*slot, *id, u64::from(*page))))
     }
-    /// Takes over the results of the scan.
     pub(crate) fn install(&mut self, restored: Restored) {
         let Restored { log, fillings, parked, checks, damaged } = restored;
         for (slot, crc) in checks {
@@ -488,13 +474,11 @@ impl Device {
             None => self.unpark(id, 0, u64::MAX),
         }
     }
-    /// Notes that the device has a page of the file.
     pub(crate) fn note_page_of(&mut self, id: ObjectId) {
         if !self.recorded.contains_key(&id) {
             self.unrecorded.insert(id);
         }
     }
-    /// Whether identities of files are to be recorded.
     pub(crate) fn has_unrecorded_identities(&self) -> bool {
         self.is_on() && !self.unrecorded.is_empty()
     }
@@ -506,11 +490,9 @@ impl Device {
         }
         served
     }
-    /// Whether a scan has counted the slots.
     pub(crate) fn is_counted(&self) -> bool {
         self.counted
     }
-    /// Whether its content is not known yet.
     pub(crate) fn is_scanning(&self) -> bool {
         self.status == Status::Scanning
     }
@@ -523,18 +505,17 @@ impl Device {
     pub(crate) fn is_leaving(&self) -> bool {
         self.status == Status::Leaving
     }
-    /// Changes the number of regions, for which `table` is made. Removed regions hold no pages.
+    /// Changes the number of regions to that of `table`. Removed regions hold no pages.
     pub(crate) fn resize(&mut self, config: DeviceConfig, table: Arc<DeviceTable>) {
         self.log.resize(config.regions);
         self.fillings.resize(config.regions as usize, (0, 0));
         self.hits.resize(table.slots(), 0);
         (self.config, self.table) = (config, table);
     }
-    /// Whether the target is in use for writes, if not at the moment.
+    /// Whether the target is in use for writes, perhaps not at the moment.
     pub(crate) fn is_on(&self) -> bool {
         self.status == Status::Serving
     }
-    /// Whether the target takes undestaged pages.
     pub(crate) fn takes_undestaged(&self) -> bool {
         let room = self.undestaged.takes_one_more(self.log.region_pages());
         room && !self.undestaged.closed && self.config.access.takes_undestaged()
@@ -558,8 +539,8 @@ impl Device {
         }
         self.lose_parked(object, first, last, &gone);
     }
-    /// Drops all parked pages of a file. The pages `named` are not parked and keep their slots: the
-    /// tombstones leave them out.
+    /// Drops all parked pages of a file. The tombstones leave out the pages `named`, which are not parked and
+    /// keep their slots.
     pub(crate) fn unpark_between(&mut self, object: ObjectId, named: &[u64]) {
         let Some(parked) = self.parked.remove(&object) else { return };
         let (mut pages, mut first) = (&parked.pages[..], 0);

@@ -1,10 +1,10 @@
-//! Accounting of dirty pages: the pages of all objects that the source may lack.
+//! Accounting of the pages that the source may lack.
 //!
-//! A page is *dirty* (the source lacks it), then under *writeback*, then clean. Through the kernel's page
-//! cache it becomes *unstable* instead, a term of the kernel's NFS client: the source shows it, but the
-//! kernel may still fail to write it, and would drop it then. Unstable pages keep their frames until a sync
-//! has succeeded; if it fails they are dirty again. All of this changes under the state lock. Each state has
-//! a flag in the frame, which survives terraced.
+//! A page is *dirty* (the source lacks it), then under *writeback*, then clean. After a write through the
+//! kernel's page cache it is *unstable*, a term of the kernel's NFS client. The source shows such a page, but
+//! the kernel may fail to write it, and drop it. Unstable pages keep their frames until a sync succeeds;
+//! after a failed sync they are dirty again. All of this changes under the state lock. Each state has a flag
+//! of the frame, which survives terraced.
 
 use crate::file::dirty_pages::{DirtyPages, DirtyTotals};
 use crate::file::object::{Object, ObjectId};
@@ -31,8 +31,7 @@ pub(crate) struct DirtyAccounting {
     /// Passes of the writeback thread.
     pub(crate) passes_begun: u64,
     pub(crate) passes_ended: u64,
-    /// Number of syncs of the whole source. Pages that became unstable in an earlier round are covered by the
-    /// next one.
+    /// Number of syncs of the whole source. A sync covers pages that became unstable in earlier rounds.
     pub(crate) sync_round: u64,
 }
 
@@ -43,7 +42,6 @@ impl DirtyAccounting {
     }
 }
 
-/// Result of a page's writeback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WritebackOutcome {
     /// The device has taken it.
@@ -97,21 +95,21 @@ impl DirtyAccounting {
             }
             return;
         }
-        // A page that is written again need not become stable before.
+        // A page with a further write need not become stable before it.
         flags.fetch_and(!UNSTABLE, Ordering::Release);
         self.account_dirty(o, page, now_ns);
     }
 
     /// Takes over a page that the dead daemon had not made stable, in any state, as dirty. (Also an unstable
-    /// one: the kernel may have reported its loss to the dead daemon only.) The frame's flags are right at
-    /// every moment, because this daemon may be killed at any time.
+    /// one: only the dead daemon may have got the report of its loss.) The frame's flags are right at every
+    /// moment, because of further kills.
     pub(crate) fn adopt(&mut self, flags: &AtomicU8, o: &Object, page: u64, now_ns: u64) {
         flags.store(DIRTY, Ordering::Release);
         self.account_dirty(o, page, now_ns);
     }
 
-    /// Takes over an unstable page as it is, since the source's content is newer. If the kernel lost the
-    /// page, which only the dead daemon learned, it stays lost.
+    /// Takes over an unstable page as it is, since the source's content is newer. If the kernel has lost the
+    /// page, it stays lost.
     pub(crate) fn adopt_unstable(&mut self, flags: &AtomicU8, o: &Object, page: u64, now_ns: u64) {
         flags.store(UNSTABLE, Ordering::Release);
         self.account_unstable(o, page, now_ns);
@@ -148,7 +146,6 @@ impl DirtyAccounting {
         }
     }
 
-    /// Puts a dirty page under writeback.
     pub(crate) fn begin_writeback(&mut self, flags: &AtomicU8, o: &Object, page: u64) {
         flags.fetch_or(WRITEBACK, Ordering::Release);
         flags.fetch_and(!(DIRTY | UNDESTAGED), Ordering::Release);
@@ -182,8 +179,8 @@ impl DirtyAccounting {
         self.account(o, |dirty| dirty.writeback -= 1);
     }
 
-    /// Ends the write of a page to a target, where it will be durable after a flush if `undestaged`. The page
-    /// stays dirty, since `since` at the latest.
+    /// Ends the write of a page to a target. If `undestaged`, a flush makes it durable there. The page stays
+    /// dirty, since `since` at the latest.
     pub(crate) fn end_target_write(
         &mut self,
         flags: &AtomicU8,
@@ -211,8 +208,7 @@ impl DirtyAccounting {
         });
     }
 
-    /// Ends a sync: pages that became unstable before `round` are stable, or (with `lost`, the time) dirty
-    /// again.
+    /// Ends a sync: pages unstable before `round` are stable, or (with `lost`, the time) dirty again.
     pub(crate) fn end_sync(&mut self, table: &PageTable, o: &Object, round: u64, lost: Option<u64>) {
         let pages: Vec<u64> = o
             .dirty

@@ -11,8 +11,8 @@ use terrace_shm::index::Place;
 
 impl State {
     /// Frees up to `want` frames of pages that the policy evicts. Dirty pages and pages in use go back to it.
-    /// Pages worth keeping below DRAM are put into `leaving`, if given, and stay resident until they are
-    /// stored there. Returns the number of frames freed, or to be freed.
+    /// Pages for tiers below DRAM go into `leaving`, if given, and stay resident until they are stored.
+    /// Returns the number of frames freed, or to be freed.
     pub(crate) fn evict(&mut self, want: usize, mut leaving: Option<&mut Leaving>) -> usize {
         self.pins.look();
         let freed = self.evict_rounds(want, leaving.as_deref_mut());
@@ -38,7 +38,7 @@ impl State {
         let mut touches = self.lru.touches();
         let mut victims = std::mem::take(&mut self.victims);
         let mut freed = 0;
-        // Dirty and pinned pages go back to the policy: a bounded number of rounds is made.
+        // Dirty and pinned pages go back to the policy, so the number of rounds is bounded.
         let mut rounds = if self.pins.len() == 0 { 8 } else { 64 };
         while freed < want && rounds > 0 {
             rounds -= 1;

@@ -1,10 +1,9 @@
-//! Free frames: a bitmap in groups of sixteen, so that a run of pages filled together finds adjacent frames.
+//! Free frames: a bitmap in groups of sixteen, so that pages filled together get adjacent frames.
 //!
-//! The lowest suitable frame is taken: so the top of the pool empties first when the pool has to shrink.
-//! Frames come into use by chunks (2 MiB), lowest first, and leave from the top.
+//! An allocation takes the lowest suitable frame, so the top empties first when the pool shrinks. Frames come
+//! into use by chunks (2 MiB), lowest first, and leave from the top.
 //!
-//! With several memory nodes each chunk has a home node. A frame is taken on the requested node as long as
-//! that has a free one.
+//! With several memory nodes each chunk has a home node. The requested node comes first.
 
 use crate::state::bits::BitSet;
 use terrace_shm::BLOCK_PAGES;
@@ -12,13 +11,11 @@ use terrace_shm::layout::CHUNK_FRAMES;
 
 const CHUNK_GROUPS: usize = CHUNK_FRAMES / BLOCK_PAGES;
 
-/// The free frames of the pool.
 #[derive(Debug)]
 pub(crate) struct Frames {
     /// One bit per frame, 1 = free; one word per group.
     groups: Vec<u16>,
     nodes: Vec<Free>,
-    /// Home node of each chunk.
     homes: Vec<u8>,
     /// Frames below this have memory.
     populated: u32,
@@ -55,7 +52,6 @@ impl Frames {
             hidden: 0,
         }
     }
-    /// Frames that can be handed out.
     pub(crate) fn free_count(&self) -> u32 {
         self.free - self.hidden
     }
@@ -70,11 +66,9 @@ impl Frames {
     pub(crate) fn populated(&self) -> u32 {
         self.populated
     }
-    /// Frames from this one on are not handed out.
     pub(crate) fn limit(&self) -> u32 {
         self.limit
     }
-    /// Frames handed out.
     pub(crate) fn in_use(&self) -> u32 {
         self.populated - self.free
     }
@@ -82,13 +76,12 @@ impl Frames {
     pub(crate) fn heap_bytes(&self) -> usize {
         size_of_val(&*self.groups) + 2 * self.nodes.len() * self.groups.len().div_ceil(8) + self.homes.len()
     }
-    /// The node for the next chunk: the one with most failed requests, else with the fewest chunks.
+    /// The node for the next chunk: with most failed requests, else with the fewest chunks.
     pub(crate) fn node_of_next(&self) -> usize {
         let chunks = |node: usize| self.homes.iter().filter(|&&home| usize::from(home) == node).count();
         let rank = |&node: &usize| (self.nodes[node].wanted, std::cmp::Reverse(chunks(node)));
         (0..self.nodes.len()).rev().max_by_key(rank).unwrap_or(0)
     }
-    /// Sets the home node of a chunk, given its first frame.
     pub(crate) fn set_home(&mut self, first: u32, node: usize) {
         let chunk = first as usize / CHUNK_FRAMES;
         if node >= self.nodes.len() || self.homes.get(chunk).is_none_or(|&home| usize::from(home) == node) {
@@ -125,8 +118,7 @@ impl Frames {
         self.free += CHUNK_FRAMES as u32;
         first
     }
-    /// Sets the largest number of frames in use, rounded down to chunks. Frames above it are no longer
-    /// allocated.
+    /// Sets the number of frames that may be allocated, rounded down to chunks.
     pub(crate) fn set_limit(&mut self, frames: u32) {
         self.limit = frames / CHUNK_FRAMES as u32 * CHUNK_FRAMES as u32;
         self.file_all();
@@ -146,8 +138,7 @@ impl Frames {
         self.free -= CHUNK_FRAMES as u32;
         first
     }
-    /// After a restart: frames below `populated` exist, and those in `in_use` are taken. Their nodes are not
-    /// known yet.
+    /// After a restart: frames below `populated` exist, on unknown nodes, and `in_use` are taken.
     pub(crate) fn recover(&mut self, populated: u32, in_use: impl Iterator<Item = u32>) {
         while self.populated < populated {
             self.grow(0);
@@ -191,7 +182,6 @@ impl Frames {
         node.whole.remove(g);
         node.partial.remove(g);
     }
-    /// Takes frames of a group.
     fn take(&mut self, g: usize, mask: u16) {
         debug_assert_eq!(self.groups[g] & mask, mask);
         if self.groups[g] == u16::MAX {

@@ -55,9 +55,8 @@ impl Lru {
     }
 }
 
-/// The touch table for the policy, with the counts that the sample took over. Pages that the policy finds
-/// touched are marked as reused. Touches that it ignores, because they come too soon after the first, do not
-/// count.
+/// The touch table for the policy, with the counts taken by the sample. Marks pages that the policy finds
+/// touched as reused, except for touches too soon after the first.
 pub(crate) struct TouchView {
     watch: Arc<Watch>,
     handles: Arc<SegmentHandles>,

@@ -1,7 +1,7 @@
 //! Metadata: memory for resident pages beside their frames, by structure.
 //!
-//! The limit is 32 bytes for each resident page of a completely cached file of 100 KiB or more, and of a
-//! large file half of which is cached at random.
+//! The limit is 32 bytes for each resident page. It holds for a fully cached file from 100 KiB on, and for a
+//! large file with a random half in the cache.
 
 use crate::file::dirty_pages::DirtyTotals;
 use crate::state::frames::Frames;
@@ -12,8 +12,7 @@ use terrace_shm::index::IndexBytes;
 /// Bytes of a dirty or unstable page in the dirty accounting: an element of an ordered set.
 const DIRT_BYTES: usize = 24;
 
-/// Bytes of memory ever touched: tables have an element for each frame of the segment, but only the used part
-/// counts.
+/// Bytes of memory ever touched. Tables have an element for each frame, but only used parts count.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Metadata {
     /// Entries of pages, and the shadows of evicted ones.
@@ -30,7 +29,6 @@ pub(crate) struct Metadata {
 }
 
 impl Metadata {
-    /// Metadata of the present pages.
     pub(crate) fn of(
         table: &PageTable,
         policy: &dyn Evict,
@@ -68,8 +66,8 @@ mod tests {
 
     const PAGE: u64 = terrace_shm::PAGE_SIZE as u64;
 
-    /// Bytes per resident page after reads: of files of `file_pages` pages, as whole files if they fit in the
-    /// pool, or at random if they are `spread` times the pool.
+    /// Bytes per resident page after reads of files of `file_pages` pages. Whole files if they fit in the
+    /// pool, random pages if they have `spread` times its size.
     fn after_reads(spread: f64, file_pages: u64) -> f64 {
         let config = EngineConfig {
             memory_bytes: 40 << 20,

@@ -1,7 +1,6 @@
-//! The data under the state lock: everything that changes together.
+//! The data that change together, under the state lock.
 //!
-//! The parts are plain structures with methods of their own. This file has the operations on two or more
-//! parts.
+//! The parts are plain structures. This file has the operations on two or more parts.
 
 pub(crate) mod ahead;
 pub(crate) mod bits;
@@ -78,7 +77,6 @@ pub(crate) struct Promotion {
     pub(crate) seen: Entry,
 }
 
-/// Reason why a page is not promoted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotPromoted {
     /// No frame: all are dirty or in use.
@@ -97,7 +95,6 @@ pub(crate) struct Leaving {
     pub(crate) to_device: Vec<DemoteCandidate>,
 }
 
-/// Everything that changes together.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) handles: Arc<SegmentHandles>,
@@ -106,7 +103,6 @@ pub(crate) struct State {
     pub(crate) sampler: Sampler,
     pub(crate) frames: Frames,
     pub(crate) objects: Objects,
-    /// Accounting of pages that the source lacks.
     pub(crate) dirty: DirtyAccounting,
     pub(crate) compressed: Option<Compressed>,
     /// The targets of device tiers, if there are any.
@@ -115,16 +111,13 @@ pub(crate) struct State {
     pub(crate) in_flight: Set<(u32, u64)>,
     /// Frames handed out without an entry so far.
     pub(crate) claimed: u32,
-    /// Prefetched pages.
     pub(crate) ahead: Ahead,
-    /// Pinned pages.
     pub(crate) pins: Pins,
     pub(crate) counts: Counts,
     /// Chunks (first frames) that came into use quickly, without huge pages: reclaim backs them later.
     pub unbacked_chunks: Vec<u32>,
     /// Chunks (first frames) in huge pages.
     pub(crate) huge_chunks: BTreeSet<u32>,
-    /// The memory nodes on which frames are placed.
     pub(crate) nodes: Arc<Nodes>,
     victims: Vec<Victim>,
 }
@@ -164,7 +157,6 @@ impl State {
         }
     }
 
-    /// Metadata of the present pages.
     pub(crate) fn metadata(&self) -> Metadata {
         Metadata::of(&self.pages, &*self.lru.policy, &self.frames, self.dirty.totals, self.pins.bytes())
     }
@@ -187,7 +179,6 @@ impl State {
         self.pages.index.clear_object(o.slot_index());
         self.objects.remove(o);
     }
-    /// Objects with unwritten or unstable pages.
     pub(crate) fn unwritten_objects(&self) -> Vec<ObjectRef> {
         self.dirty.objects.iter().filter_map(|id| self.objects.get(id).cloned()).collect()
     }
@@ -210,7 +201,6 @@ impl State {
         self.dirty.begin_writeback(self.pages.flags(frame), o, page);
         frame
     }
-    /// Ends the writeback of a page by its outcome.
     pub(crate) fn end_writeback(
         &mut self,
         o: &Object,
@@ -232,8 +222,7 @@ impl State {
     ) {
         self.dirty.end_target_write(self.pages.flags(frame), o, page, undestaged, since);
     }
-    /// Ends a sync: pages that became unstable before `round` are stable, or (with `lost`, the time) dirty
-    /// again.
+    /// Ends a sync: pages unstable before `round` are stable, or (with `lost`, the time) dirty again.
     pub(crate) fn end_sync(&mut self, o: &Object, round: u64, lost: Option<u64>) {
         self.dirty.end_sync(&self.pages, o, round, lost);
     }
@@ -246,7 +235,7 @@ impl State {
     }
     /// The same, preferably on node `near`.
     pub(crate) fn claim_near(&mut self, near: Option<usize>) -> Option<u32> {
-        // An eviction may free only frames above the limit of a shrinking pool.
+        // An eviction may free only frames above a shrinking pool's limit.
         while self.frames.free_count() == 0 {
             if !self.make_room(near) {
                 return None;
@@ -291,7 +280,6 @@ impl State {
         self.pages.publish_present(place, frame);
         self.lru_add(frame, shadow, reason)
     }
-    /// Maps a claimed frame to an absent page.
     pub(crate) fn map_frame(&mut self, place: Place, frame: u32) {
         self.remap(place, frame);
         self.pages.index.count_present(place, 1);
@@ -350,8 +338,7 @@ impl State {
         let touches = self.lru.touches();
         self.pages.frame_of(o, page).is_some_and(|frame| self.is_used(&touches, frame))
     }
-    /// Number of further pages that may be prefetched into a pool of `pool` frames, if `wanted` are
-    /// requested.
+    /// Number of pages that may be prefetched into a pool of `pool` frames, if `wanted` are requested.
     pub(crate) fn room_ahead(&mut self, pool: u32, wanted: usize) -> usize {
         let mut ahead = std::mem::take(&mut self.ahead);
         let touches = self.lru.touches();
@@ -390,8 +377,8 @@ impl State {
         self.lru.policy.remove(frame);
         self.release(place, frame, 0);
     }
-    /// Drops all pages `[first, last]` of an object. Every absent entry there gets a new version, so that a
-    /// thread that has read the source before cannot publish its data.
+    /// Drops all pages `[first, last]` of an object. Absent entries there get new versions: a thread with
+    /// older data of the source cannot publish it.
     pub(crate) fn drop_pages(&mut self, o: &Object, first: u64, last: u64) {
         self.end_parked(o, first, last);
         let mut places = Vec::new();
@@ -441,8 +428,7 @@ impl State {
         self.lru.policy.restore(v.slot);
         Some(page)
     }
-    /// Decides whether a page, listed by the policy or a victim, is compressed. Until then it is marked as
-    /// leaving.
+    /// Decides whether a page, listed or a victim, is compressed. Until then it is marked as leaving.
     fn compress_candidate(
         &mut self,
         frame: u32,
@@ -499,8 +485,7 @@ impl State {
         true
     }
 
-    /// Drops up to `want` compressed pages, oldest first, and compacts the rest. Returns the number of
-    /// dropped pages.
+    /// Drops up to `want` compressed pages, oldest first, and compacts the pool. Returns their number.
     pub(crate) fn shrink_compressed(&mut self, want: usize) -> usize {
         let State { compressed: Some(compressed), pages, targets, .. } = self else { return 0 };
         let mut coldest = Vec::new();
@@ -555,7 +540,7 @@ impl State {
         self.pages.publish_present(place, frame);
         self.take_copy_up(place, frame);
         self.compressed.as_mut().expect("an entry names its pool").note_promotion(handle);
-        // A page read so often below DRAM belongs in DRAM.
+        // A page read this often below DRAM belongs in DRAM.
         let shadow = self.lru.policy.shadow();
         self.lru_insert(frame, shadow, InsertReason::Read, true);
         self.pages.flags(frame).store(REUSED, Ordering::Relaxed);

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use terrace_shm::Segment;
 
-/// The published objects.
 #[derive(Debug)]
 pub(crate) struct Objects {
     segment: Arc<Segment>,

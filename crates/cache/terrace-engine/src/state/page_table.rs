@@ -15,7 +15,7 @@ pub(crate) fn key_of(object: ObjectId, page: u64) -> u64 {
     object.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(32) ^ page
 }
 
-/// A page without a frame that is not compressed either.
+/// A page that has no frame and is not compressed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NotInMemory {
     pub(crate) before: PageVersion,
@@ -25,7 +25,6 @@ pub(crate) struct NotInMemory {
     pub(crate) on_device: Option<DeviceSlot>,
 }
 
-/// The index and the data of its entries.
 #[derive(Debug)]
 pub(crate) struct PageTable {
     handles: Arc<SegmentHandles>,
@@ -44,15 +43,12 @@ impl PageTable {
     pub(crate) fn flags(&self, frame: u32) -> &AtomicU8 {
         self.handles.frame_flags(frame)
     }
-    /// The place of a frame's page.
     pub(crate) fn place_of(&self, frame: u32) -> Option<Place> {
         self.rmap[frame as usize].checked_sub(1).map(Place)
     }
-    /// Maps a frame to the page of `place`.
     pub(crate) fn set_rmap(&mut self, place: Place, frame: u32) {
         self.rmap[frame as usize] = place.0 + 1;
     }
-    /// Notes that the frame holds no page.
     pub(crate) fn clear_rmap(&mut self, frame: u32) {
         self.rmap[frame as usize] = 0;
     }
@@ -64,11 +60,9 @@ impl PageTable {
         self.set_rmap(place, frame);
         true
     }
-    /// Number of frames in the segment.
     pub(crate) fn frames_max(&self) -> usize {
         self.rmap.len()
     }
-    /// The frame of a page, if it is resident.
     pub(crate) fn frame_of(&self, o: &Object, page: u64) -> Option<u32> {
         self.index.get(self.index.find(o.slot_index(), page)?).frame()
     }
@@ -77,7 +71,6 @@ impl PageTable {
         Some(key_of(self.handles.segment.object(slot).id.load(Ordering::Relaxed), page))
     }
 
-    /// Makes the entry of `place` name `frame`.
     pub(crate) fn publish_present(&self, place: Place, frame: u32) {
         let clock = self.index.tick();
         publish(self.index.entry(place), Entry::present(frame, clock));
@@ -94,8 +87,7 @@ impl PageTable {
         self.index.count_present(place, -1);
     }
 
-    /// Notes a change of the object's content. Called after entries were withdrawn, never before: see
-    /// [`stamp`].
+    /// Notes a change of the object's content, after the withdrawal of entries: see [`stamp`].
     pub(crate) fn note_change(&self, o: &Object) -> u64 {
         stamp(&self.handles.segment.header().clock, &o.slot().write_clock)
     }

@@ -35,7 +35,6 @@ impl Pins {
         true
     }
 
-    /// Notes that a page leaves its frame.
     #[inline]
     pub(super) fn remove(&mut self, frame: u32) {
         if !self.until_ns.is_empty() {
@@ -53,7 +52,6 @@ impl Pins {
         }
     }
 
-    /// Whether the page in a frame is pinned.
     #[inline]
     pub(super) fn is_pinned(&self, frame: u32) -> bool {
         !self.until_ns.is_empty() && !self.give_way && self.until_ns.contains_key(&frame)
@@ -68,7 +66,6 @@ impl Pins {
         self.until_ns.len()
     }
 
-    /// Memory, bytes.
     pub(super) fn bytes(&self) -> usize {
         self.until_ns.capacity() * (size_of::<(u32, u64)>() + 1)
     }

@@ -1,7 +1,7 @@
 //! Sample of resident pages: the part of `terrace stat --mrc` (`observe/mrc.rs`) under the state lock.
 //!
-//! *Touch counts are the policy's*. For watched frames it gets the counts that the sample took over and the
-//! new ones ([`Watch`]), so its decisions do not depend on the sample.
+//! *Touch counts belong to the policy*. [`Watch`] returns to it the counts that the sample took from watched
+//! frames. So the policy's decisions do not depend on the sample.
 
 use crate::table::Map;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,7 +34,6 @@ pub(crate) struct Watch {
 #[derive(Debug, Default)]
 struct Watched {
     list: Vec<Page>,
-    /// Position of each frame in the list.
     at: Map<u32, usize>,
 }
 
@@ -94,7 +93,6 @@ impl Watch {
         (page.used || since > 0).then_some(page.key)
     }
 
-    /// Touches of a frame, for the policy.
     #[inline]
     pub(crate) fn peek(&self, frame: u32) -> u8 {
         let since = self.touches.count(frame).load(Ordering::Relaxed);
@@ -105,7 +103,6 @@ impl Watch {
         let saved = pages.at.get(&frame).map_or(0, |&at| pages.list[at].saved);
         since.saturating_add(saved).min(TOUCH_MAX)
     }
-    /// Sets the touches of a frame, for the policy.
     #[inline]
     pub(crate) fn set(&self, frame: u32, count: u8) {
         let in_table = self.touches.count(frame);
@@ -218,7 +215,6 @@ impl Sampler {
             }
         }
     }
-    /// Notes that a page leaves its frame.
     pub(crate) fn exit(&mut self, frame: u32) {
         if self.watch.is_watched(frame) {
             let watch = self.watch.clone();

@@ -31,7 +31,7 @@ impl State {
         let came_back = targets.note_hit(slot);
         let shadow = self.lru.policy.shadow().filter(|_| came_back);
         let refault = self.lru_add(frame, shadow.map_or(WAS_HERE, |shadow| shadow.0.get()), reason);
-        // If its region is reclaimed while the page is in memory, the page is worth another write.
+        // If its region is reclaimed now, the page is worth another write later.
         self.pages.flags(frame).fetch_or(REUSED, Ordering::Relaxed);
         refault
     }
@@ -117,8 +117,8 @@ impl State {
         }
         self.invalidate_page(o, page);
     }
-    /// Drops the parked pages `[first, last]` of a changed object. While a device is being scanned, this
-    /// covers anything it may hold.
+    /// Drops the parked pages `[first, last]` of a changed object. During a device's scan this covers
+    /// anything that it may hold.
     pub(super) fn end_parked(&mut self, o: &Object, first: u64, last: u64) {
         if let Some(targets) = &mut self.targets {
             targets.end_parked(o.id(), first, last);
@@ -127,13 +127,11 @@ impl State {
 }
 
 impl State {
-    /// Decides whether a victim is written to a device before it leaves. Until then it stays in the policy's
-    /// lists.
+    /// Decides whether a victim is first written to a device. Until then it stays in the policy's lists.
     pub(super) fn should_demote(&mut self, v: &Victim, place: Place, now_ns: u64) -> Option<DemoteCandidate> {
         let reused = self.pages.flags(v.slot).load(Ordering::Relaxed) & REUSED != 0;
         let targets = self.targets.as_mut()?;
-        // In this order: nearly all pages of a sequential scan are refused, and a lookup costs more than a
-        // refusal.
+        // The refusal comes first: it is cheap, and hits nearly all pages of a sequential scan.
         let level = match targets.copy_of(v.slot) {
             None => targets.admits(reused, now_ns)?,
             Some(copy) if targets.rises(copy) => {
@@ -201,7 +199,6 @@ impl State {
 
 /// Identities, scans and staging of files.
 impl State {
-    /// The target with this number, if there is one.
     pub(crate) fn target_mut(&mut self, number: usize) -> Option<&mut Device> {
         self.targets.as_mut()?.at_mut(number)
     }
@@ -306,8 +303,8 @@ impl State {
             _ => targets.end(slot, o.id(), page),
         }
     }
-    /// Takes the slots away from all pages of an object, except those on targets under scan. Pages without
-    /// another place become absent.
+    /// Removes the slots of all pages of an object, except on targets under scan. Pages without another place
+    /// become absent.
     pub(crate) fn take_slots(&mut self, o: &Object) -> Vec<(u32, DeviceSlot)> {
         let mut places = Vec::new();
         self.pages.index.for_range(o.slot_index(), 0, u64::MAX, |page, place| places.push((page, place)));
@@ -328,8 +325,7 @@ impl State {
         }
         taken
     }
-    /// Notes that target `number` has recorded a file's identity, unless the file has changed since event
-    /// `wrote`.
+    /// Notes an identity recorded on target `number`, unless the file has changed since event `wrote`.
     pub(crate) fn note_recorded(&mut self, number: usize, id: ObjectId, digest: u64, wrote: u64) {
         let same = match self.objects.get(&id) {
             Some(o) => o.slot().write_clock.load(Ordering::Relaxed) == wrote,
@@ -342,7 +338,6 @@ impl State {
             device.recorded.insert(id, digest);
         }
     }
-    /// Installs the results of a scan on target `number`.
     pub(crate) fn install(&mut self, number: usize, restored: Restored) {
         let Some(device) = self.target_mut(number) else { return };
         device.install(restored);
@@ -357,9 +352,9 @@ impl State {
             device.unpark(id, 0, u64::MAX);
         }
     }
-    /// Entries left by a dead terraced keep their slots if the scan confirms them; so do pages read from such
-    /// slots meanwhile. Slots found for other pages in memory, or on other targets, are dropped: a tombstone
-    /// may have been lost. Returns the pages that keep their slots, sorted.
+    /// A dead terraced's entries, and pages read from their slots since, keep slots that the scan confirms.
+    /// Drops slots of other pages in memory or on other targets, because a tombstone may be lost. Returns the
+    /// pages that keep their slots, sorted.
     fn take_over_slots(&mut self, number: usize, o: &Object) -> Vec<u64> {
         let (mut places, mut kept) = (Vec::new(), Vec::new());
         self.pages.index.for_range(o.slot_index(), 0, u64::MAX, |page, place| places.push((page, place)));
@@ -406,13 +401,11 @@ impl State {
     }
 }
 
-/// Owner of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Named {
     No,
     /// The entry of a page without a frame.
     Entry(Place),
-    /// The frame of a page with its copy in the slot.
     Frame(u32),
     /// The place of a compressed page with its copy in the slot.
     Compressed(Place),
@@ -440,8 +433,8 @@ impl State {
             None => Named::Entry(place),
         }
     }
-    /// Hits of a page's slot, if the page is worth another write when its region is reclaimed. None: it was
-    /// read too rarely, or is in memory as well, from where it can be written later.
+    /// Hits of a page's slot, if the page is worth another write when its region is reclaimed. None: too few
+    /// reads, or a page in memory, which can be written later.
     pub(crate) fn reinsertion_hits(&self, slot: DeviceSlot, object: ObjectId, page: u64) -> Option<u8> {
         let hits = self.targets.as_ref()?.of(slot)?.hits_of(slot);
         let only_there = || matches!(self.names(slot, object, page), Named::Entry(_) | Named::Parked);
@@ -491,7 +484,7 @@ impl State {
         match named {
             Named::Entry(place) if is_same && targets.arrive(to, crc, object) => {
                 self.pages.publish_on_device(place, to);
-                // The region is not reclaimed yet: the page may change before.
+                // The page may change before the reclaim of the region.
                 targets.end(from, object, page);
                 targets.note_moved(from);
             }
@@ -499,8 +492,8 @@ impl State {
             _ => targets.queue_tombstone(to, object, page),
         }
     }
-    /// Whether a slot was filled in this lap of its region, and still is the only place of the page. False
-    /// for parked pages of a published file, which are about to be restored.
+    /// Whether a slot, filled in this lap of its region, is the page's only place. False for parked pages of
+    /// a published file: their restore is due.
     pub(crate) fn is_only_there(&self, slot: DeviceSlot, lap: u64, object: ObjectId, page: u64) -> bool {
         let device = self.targets.as_ref().and_then(|targets| targets.of(slot));
         device.is_some_and(|device| device.lap_of(slot) == lap)
@@ -532,8 +525,8 @@ impl State {
             device.forget_parked(object, page);
         }
     }
-    /// Ends the reclaim of a region after its keys were handled. Slots still in use mean that keys were
-    /// damaged: then the whole index is searched. `region`: index within target `number`.
+    /// Ends the reclaim of a region after all its keys. Slots still in use show damaged keys: it then
+    /// searches the whole index. `region`: index within target `number`.
     pub(crate) fn drop_region(&mut self, number: usize, region: u32) {
         let live = |state: &State| {
             let of = state.targets.as_ref().and_then(|targets| targets.at(number));

@@ -1,5 +1,5 @@
-//! All targets of the device tiers: owners of slots, copies of pages in memory, and the choice of a target
-//! for pages that leave memory.
+//! All targets of the device tiers: owners of slots, copies of pages in memory, and targets for pages that
+//! leave memory.
 //!
 //! ```text
 //!   a page leaves memory ──► tier 0, if that takes it; else tier 1, ...     (`Targets::admits`)
@@ -9,7 +9,7 @@
 //! ```
 //! Each target is a log of its own ([`Device`]), independent of the others. A page has one slot over all
 //! targets at a time. After a crash two targets may have keys of one page. Both are right, and the second one
-//! that is named gets a tombstone (`state/slots.rs::name_slot`).
+//! gets a tombstone (`state/slots.rs::name_slot`).
 
 use super::device::{Device, note_mean};
 use crate::device::Record;
@@ -42,22 +42,20 @@ pub(crate) struct Targets {
     pub(crate) demoted_to_removed: u64,
 }
 
-/// Speeds of all targets, by number.
 pub(crate) type Speeds = [Speed; TARGETS_MAX];
 
 /// Speed of a target, for the placement engine.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Speed {
-    /// Bytes queued for writing.
+    /// Bytes.
     pub(crate) queued: u64,
-    /// Write rate, bytes per second.
+    /// Bytes per second.
     pub(crate) write: f64,
 }
 
 /// Life of targets, and sums.
 impl Targets {
-    /// The targets of an engine with `frames_max` frames, before their scans. `placement`: an engine for each
-    /// tier.
+    /// The targets for `frames_max` frames, before their scans. `placement`: an engine for each tier.
     pub(crate) fn new(all: Vec<Device>, frames_max: usize, placement: Vec<Box<dyn Placement>>) -> Targets {
         debug_assert!(all.iter().all(|device| usize::from(device.config.level) < placement.len()));
         Targets {
@@ -71,7 +69,6 @@ impl Targets {
             demoted_to_removed: 0,
         }
     }
-    /// Removes a target with its counters.
     pub(crate) fn remove(&mut self, number: usize) {
         if let Some(device) = self.at(number) {
             let counts = device.counts(0);
@@ -79,11 +76,9 @@ impl Targets {
         }
         self.all.retain(|device| device.config.number != number);
     }
-    /// The target with this number, if there is one.
     pub(crate) fn at(&self, number: usize) -> Option<&Device> {
         self.all.iter().find(|device| device.config.number == number)
     }
-    /// [`Targets::at`].
     pub(crate) fn at_mut(&mut self, number: usize) -> Option<&mut Device> {
         self.all.iter_mut().find(|device| device.config.number == number)
     }
@@ -104,19 +99,16 @@ impl Targets {
         self.all.sort_by_key(|device| (device.config.level, device.config.number));
         let lowest = self.all.iter().map(|device| device.config.level).max();
         let needed = lowest.map_or(0, |lowest| lowest + 1);
-        // Engines of tiers without targets stay: pages may be under way there.
+        // Engines of tiers without targets stay, because pages may be under way there.
         (self.placement.len() as u8..needed).for_each(|level| self.placement.push(engine(level)));
     }
-    /// Numbers of the targets of a tier.
     pub(crate) fn of_level(&self, level: u8) -> Vec<usize> {
         let of_tier = self.all.iter().filter(|device| device.config.level == level);
         of_tier.map(|device| device.config.number).collect()
     }
-    /// Number of undestaged pages of earlier runs.
     pub(crate) fn pages_of_earlier_runs(&self) -> u64 {
         self.all.iter().map(|device| device.undestaged.pages_of_earlier_runs()).sum()
     }
-    /// Bytes of all targets.
     pub(crate) fn devices_bytes(&self) -> u64 {
         self.all.iter().map(|device| device.config.bytes).sum()
     }
@@ -153,13 +145,12 @@ impl Targets {
 
 /// Admission and placement of pages that leave memory.
 impl Targets {
-    /// The tier to which a page that leaves memory is to be written, if any. `reused`: it was refaulted, or
-    /// used again; `now_ns`: time of its batch. Admitted pages must be placed ([`Targets::place`]).
+    /// The tier that takes a page that leaves memory, if any. `reused`: it was refaulted, or used again;
+    /// `now_ns`: time of its batch. Admitted pages must be placed ([`Targets::place`]).
     pub(crate) fn admits(&mut self, reused: bool, now_ns: u64) -> Option<u8> {
         self.begin_batch(now_ns);
         (0..self.placement.len() as u8).find(|level| self.admits_to(*level, reused))
     }
-    /// Whether tier `level` admits a page.
     pub(crate) fn admits_to(&mut self, level: u8, reused: bool) -> bool {
         let mut of_tier = self.all.iter_mut().filter(|device| device.config.level == level);
         of_tier.any(|device| device.admits(reused))
@@ -187,8 +178,7 @@ impl Targets {
         }
         shares
     }
-    /// The same at the end of an instance. Targets that were never full come first; with `room_only` no
-    /// others take pages.
+    /// The same at an instance's end. Never full targets come first; with `room_only` only these.
     pub(crate) fn place_last(
         &mut self,
         level: u8,
@@ -212,7 +202,7 @@ impl Targets {
         allowed: &[(usize, u64)],
         speeds: &Speeds,
     ) -> Vec<Share> {
-        // Regions that were never filled are filled first. Full logs have no end.
+        // Never filled regions come first. Full logs have no end.
         let room = |number: usize| self.at(number).map_or(0, |device| device.log.never_filled());
         let pages: u64 = pieces.iter().sum();
         let has_room = allowed.iter().map(|(number, _)| room(*number)).sum::<u64>() >= pages;
@@ -222,7 +212,7 @@ impl Targets {
             Target {
                 free: free.min(most) * PAGE_SIZE as u64,
                 queued: speeds[number].queued,
-                // A slow target gets some pages, too: otherwise it would never be measured as fast again.
+                // A slow target gets some pages, too, for a new measurement of its speed.
                 write: speeds[number].write.max(fastest / SLOWER_MAX),
             }
         };
@@ -238,12 +228,10 @@ impl Targets {
     pub(crate) fn levels(&self) -> u8 {
         self.placement.len() as u8
     }
-    /// Whether a target is in use for writes.
     pub(crate) fn is_on(&self) -> bool {
         self.all.iter().any(Device::is_on)
     }
-    /// Whether a page with this copy is worth a write to the fastest tier when it leaves memory, because it
-    /// was read often enough below.
+    /// Whether a page with this copy, after enough reads below, is worth a write to the fastest tier.
     pub(crate) fn rises(&self, copy: DeviceSlot) -> bool {
         self.of(copy).is_some_and(|device| device.config.level > 0 && device.hits_of(copy) >= REINSERT_AT)
     }
@@ -329,14 +317,12 @@ impl Targets {
             }
         }
     }
-    /// The slot that holds a copy of the page in a frame.
     pub(crate) fn copy_of(&self, frame: u32) -> Option<DeviceSlot> {
         self.copies[frame as usize].checked_sub(1).map(DeviceSlot::from_bits)
     }
     pub(crate) fn set_copy(&mut self, frame: u32, slot: DeviceSlot) {
         self.copies[frame as usize] = slot.bits() + 1;
     }
-    /// Removes and returns the copy of the frame's page.
     pub(crate) fn take_copy(&mut self, frame: u32) -> Option<DeviceSlot> {
         let slot = self.copy_of(frame);
         self.copies[frame as usize] = 0;
@@ -366,11 +352,10 @@ impl Targets {
         }
     }
 
-    /// Whether this is the slot of a parked page.
     pub(crate) fn is_parked_at(&self, slot: DeviceSlot, object: ObjectId, page: u64) -> bool {
         self.of(slot).is_some_and(|device| device.parked_at(object, page) == Some(slot))
     }
-    /// Forgets the identities recorded in a reclaimed region: they are to be recorded again.
+    /// Forgets the identities recorded in a reclaimed region, for new records.
     pub(crate) fn forget_records(&mut self, number: usize, records: impl Iterator<Item = Record>) {
         let Some(device) = self.at_mut(number) else { return };
         for record in records {

@@ -58,8 +58,8 @@ fn page_of_forgotten_object_is_not_published_for_successor() {
     assert!(!engine.cx.state.lock().is_current(&old, 0, before));
 }
 
-/// A client loads the clock during the preparation of a large write, finds the write's last page without a
-/// leaf, and reads the old source. It offers the page long after the write has come and gone.
+/// A client loads the clock during the preparation of a large write. It finds the last page without a leaf,
+/// and reads the old source. It offers the page long after the write has come and gone.
 #[test]
 fn lookup_during_a_prepared_write_counts_as_before_it() {
     let (engine, ..) = engine(16 << 20);

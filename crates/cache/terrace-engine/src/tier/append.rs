@@ -1,11 +1,11 @@
 //! Writer of a device's log: one batch at a time.
 //!
-//! 1. The caller names pages. Their content is constant, or changes of it are detected. They are copied
-//!    behind the place of the keys.
-//! 2. Under the state lock: pages changed during the copy are left out, tombstones are added, and the log
-//!    gives a place.
-//! 3. Keys and content are written at once, without a lock. A region is opened only after everything before
-//!    it is stable.
+//! 1. The caller names pages; changes of their content are detected. Their copy lies behind the place of the
+//!    keys.
+//! 2. Under the state lock the writer leaves out pages changed meanwhile, adds tombstones, and gets a place
+//!    of the log.
+//! 3. One write without a lock takes keys and content. A region opens only after all writes before it are
+//!    stable.
 //! 4. The caller, under the state lock, makes entries name the slots, or not.
 
 use crate::context::Context;
@@ -28,7 +28,6 @@ const DEAD_MAX: usize = format::RECORDS_MAX - OTHERS_MAX;
 /// Smallest room, in pages, for which a region stays open.
 const LEAST: u32 = 32;
 
-/// A page to be written.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Content {
     pub(crate) object: u64,
@@ -39,7 +38,6 @@ pub(crate) struct Content {
 /// A written page: its index in the list, its slot, its checksum.
 pub(crate) type Written = (usize, DeviceSlot, u32);
 
-/// Result of a write.
 #[derive(Debug)]
 pub(crate) struct Appended {
     /// Pages handled, from the first on: there may have been no room for more.
@@ -118,8 +116,7 @@ pub(crate) fn append_undestaged(
     append_batch(cx, device, writer, &wanted, |_, _| true).map(|appended| appended.taken)
 }
 
-/// Writes queued tombstones until the rest fits in one batch: no page gets a new key before all its
-/// tombstones.
+/// Writes queued tombstones until the rest fits in one batch: a page gets a new key after all its tombstones.
 fn write_tombstones(cx: &Context, device: &DeviceIo, writer: &mut Writer) -> Option<()> {
     while dead(cx, device) > OTHERS_MAX {
         append_batch(cx, device, writer, &Wanted { pages: &[], others: &[], undestaged: false }, |_, _| {
@@ -132,9 +129,7 @@ fn write_tombstones(cx: &Context, device: &DeviceIo, writer: &mut Writer) -> Opt
 /// Content of a batch.
 struct Wanted<'a> {
     pages: &'a [Content],
-    /// Records other than pages.
     others: &'a [Record],
-    /// The pages are undestaged ones.
     undestaged: bool,
 }
 
@@ -226,7 +221,7 @@ fn plan(
     if writer.ended || !device.is_serving() {
         return None;
     }
-    // The spare region is kept for records that destage pages, once these fill all other regions.
+    // Once undestaged pages fill all other regions, the spare one stays for records that destage them.
     let has_room = if undestaged { device.log.has_spare() } else { device.has_room_beside_undestaged() };
     if !crcs.is_empty() && !has_room {
         return None;
@@ -264,7 +259,6 @@ fn plan(
     Some(Planned { stretch, batch })
 }
 
-/// Continues the log in another region.
 fn open(writer: &mut Writer) {
     // The first filling of a run comes from the scan.
     if writer.pages > 0 {
@@ -292,8 +286,7 @@ fn write(device: &DeviceIo, writer: &Writer, planned: &Planned, buf: &mut [u8]) 
     device.medium.write(at, &buf[from..to + batch.content as usize * PAGE_SIZE])
 }
 
-/// Turns a target read-only after a failed write. Other targets are not affected. The next start scans it as
-/// it is.
+/// Turns a target read-only after a failed write. Other targets go on. The next start scans it as it is.
 pub(crate) fn give_up(cx: &Context, number: usize, e: &io::Error) {
     if let Some(device) = cx.state.lock().target_mut(number) {
         let name = &device.config.name;

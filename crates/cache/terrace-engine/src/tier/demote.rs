@@ -1,5 +1,5 @@
-//! Demotion: valuable pages are written to a device before they leave DRAM. Afterwards they are evicted like
-//! any page that has a copy on a device.
+//! Demotion writes valuable pages to a device before they leave DRAM. Then they leave like any page with a
+//! copy on a device.
 
 use crate::context::Context;
 use crate::file::object::Object;
@@ -23,9 +23,7 @@ pub(crate) fn demote(cx: &Context, leaving: &mut Leaving) {
     }
 }
 
-/// Writes the clean pages of a span to a device tier, whatever its admission decides, and frees their frames.
-/// Pages used more than once, or with a copy on a device, are left out. Returns how many pages of the span
-/// are then on device tiers: eviction may have written some before.
+/// As [`crate::Engine::stage_down`]. Pages with a copy on a device stay in their frames.
 pub(crate) fn stage_down(cx: &Context, o: &Object, span: Span, level: u8) -> u64 {
     let pages = cx.state.lock().begin_stage_down(o, span);
     let mut leaving = Leaving { now_ns: cx.clock.now_ns(), ..Leaving::default() };

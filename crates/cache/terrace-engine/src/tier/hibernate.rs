@@ -1,5 +1,4 @@
-//! Hibernation: the end of an instance writes its hottest pages to a device, unless they have a copy there.
-//! The next instance starts warm.
+//! Hibernation: an instance's end writes its hottest pages to a device, so that the next one starts warm.
 
 use crate::context::Context;
 use crate::state::device::DemoteCandidate;
@@ -24,7 +23,7 @@ pub(crate) fn hibernate(cx: &Context) {
     }
 }
 
-/// Writes pages to the fastest tier that takes them. Pages on a device are not displaced by pages used once.
+/// Writes pages to the fastest tier that takes them. Pages used once do not displace pages on a device.
 /// False: no page was written.
 fn write(cx: &Context, pages: &[DemoteCandidate], reused: bool, until: Instant) -> bool {
     let levels = cx.state.lock().targets.as_ref().map_or(0, |targets| targets.levels());

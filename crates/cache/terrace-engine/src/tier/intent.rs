@@ -1,15 +1,15 @@
 //! Write-intent and destage-complete records on a target with undestaged pages.
 //!
-//! **The write-intent record comes first.** It is durable before writeback or a truncate changes the file in
-//! the source. Until the time in it, this run may change the file. A start after a power cut finds the file
-//! in one of three states:
+//! **The write-intent record comes first.** It is durable before writeback or a truncate changes the source's
+//! file. It allows this run changes until a given time. A start after a power cut finds the file in one of
+//! three states:
 //! - unchanged since its pages went to the target;
 //! - changed within the intent: by this run;
 //! - changed later: by another program, a conflict.
 //!
 //! **The source acknowledges nothing before the destage-complete record is durable.** Otherwise a start would
 //! write the undestaged pages over newer data. A failed target takes no such record. The file then gets a
-//! ctime after the intent's end ([`move_ctime_past`]): a start that reads the target again finds a conflict.
+//! ctime after the intent's end ([`move_ctime_past`]), so that a start with this target finds a conflict.
 
 use crate::context::Context;
 use crate::device::format::{Record, holder};
@@ -27,8 +27,7 @@ use std::time::Duration;
 
 /// Length of a write intent: the source may be changed so long without another record.
 pub(crate) const INTENT_NS: i64 = 5_000_000_000;
-/// A change that begins so shortly before the end of a write intent needs a new one: its time in the source
-/// may be later than the clock was read.
+/// A change this close to a write intent's end needs a new one: the source may stamp it later.
 pub(crate) const MARGIN_NS: i64 = 1_000_000_000;
 
 /// A change of a file in the source, under way as long as this value lives.
@@ -43,8 +42,7 @@ impl Drop for Change<'_> {
     }
 }
 
-/// Waits for the scans of targets that may have undestaged pages. Until then it is unknown whether the source
-/// may acknowledge.
+/// Waits for the scans of targets: only they show whether the source may acknowledge.
 pub(crate) fn wait_for_scans(cx: &Context) {
     while !cx.is_stopping() && cx.devices.all().iter().any(|device| is_unknown(cx, device)) {
         std::thread::sleep(Duration::from_millis(1));
@@ -58,8 +56,7 @@ fn is_unknown(cx: &Context, device: &DeviceIo) -> bool {
         && of.is_some_and(|of| of.is_scanning() && of.config.access.trouble().is_none())
 }
 
-/// Announces a change of the file in the source: of its size, or other metadata. The content of its pages
-/// stays.
+/// Announces a change of the source's file: of its size or other metadata, not of page content.
 pub(crate) fn change<'a>(cx: &Context, o: &'a Object) -> Change<'a> {
     begin(cx, o, false)
 }
@@ -163,7 +160,7 @@ pub(crate) fn write_records(cx: &Context, device: &DeviceIo, records: &[Record])
     append_undestaged(cx, device, &[], records).is_some() && flush(cx, device)
 }
 
-/// Records on the target that the source has everything of the file durably.
+/// Records on the target that the source has the whole file durably.
 pub(crate) fn complete_destage(cx: &Context, o: &Object, burst: &mut Burst) -> io::Result<()> {
     let Some(number) = burst.target else { return Ok(()) };
     let device = cx.devices.get(number);
@@ -174,8 +171,7 @@ pub(crate) fn complete_destage(cx: &Context, o: &Object, burst: &mut Burst) -> i
         move_ctime_past(cx, o, burst.intent_until)?;
     }
     on_target(&mut cx.state.lock(), number, |of| of.undestaged.complete(o.id(), recorded));
-    // Without the record the target's pages are a conflict, and the file gets no target before the record is
-    // written.
+    // Without the record the target's pages are a conflict: until then the file gets no target.
     o.dirty.lock().superseded.clear();
     match recorded {
         true => _ = burst.end(o.slot()),
@@ -197,7 +193,7 @@ pub(crate) fn is_in_step(since: Option<i64>, ctime: i64, now: i64) -> Option<boo
     since.map(|since| ctime >= since - MARGIN_NS)
 }
 
-/// Gives the file a ctime after the write intent's end, durably: a start then finds the target's pages older.
+/// Durably gives the file a ctime after the write intent's end: a start finds older pages on the target.
 fn move_ctime_past(cx: &Context, o: &Object, intent_until: i64) -> io::Result<()> {
     let rest = (intent_until - cx.clock.wall_ns()).clamp(0, INTENT_NS);
     std::thread::sleep(Duration::from_nanos(rest.cast_unsigned()) + SETTLES);
@@ -208,7 +204,6 @@ fn move_ctime_past(cx: &Context, o: &Object, intent_until: i64) -> io::Result<()
     cx.io.sync(o.source().any()?.raw(), false)
 }
 
-/// Calls `what` with a target's state.
 pub(crate) fn on_target<T>(
     state: &mut State,
     number: usize,
@@ -217,8 +212,7 @@ pub(crate) fn on_target<T>(
     state.target_mut(number).map(what)
 }
 
-/// The fastest target that takes undestaged pages of this file. None: none takes any, or a target already has
-/// some.
+/// The fastest target that takes undestaged pages of this file. None: none, or a target has some.
 pub(crate) fn choose(cx: &Context, o: &Object) -> Option<Arc<DeviceIo>> {
     let number = {
         let state = cx.state.lock();

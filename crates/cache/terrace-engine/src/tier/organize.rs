@@ -1,11 +1,11 @@
-//! Organizer of tiers: moves pages of a target to others, if they were read there and are worth a write.
-//! Pages of a reclaimed region go to the next tier, pages of a removed target to all others.
+//! Organizer of tiers: moves a target's pages with hits to other targets, if they are worth a write. Pages of
+//! a reclaimed region go to the next tier, pages of a removed target to all others.
 //!
-//! The organizer runs before the oldest region of a target is reclaimed. It runs on the target's own thread
-//! and does not hold its writer: neither programs nor pages that leave memory wait for the slower tier. If
-//! regions are needed sooner, they are reclaimed without a move, and [`State::move_down`] skips pages that
-//! are gone. Pages move up by hits. A hit takes a page to DRAM. After two reads below the fastest tier it
-//! goes from DRAM to that tier ([`Targets::rises`](crate::state::targets::Targets::rises)).
+//! The organizer runs before the reclaim of a target's oldest region, on the target's own thread. It does not
+//! hold the writer, so no program or eviction waits for the slower tier. A faster need of regions reclaims
+//! them without a move, and [`State::move_down`] skips pages that are gone. Pages move up by hits. A hit
+//! takes a page to DRAM. After two reads below the fastest tier it goes from DRAM to that tier
+//! ([`Targets::rises`](crate::state::targets::Targets::rises)).
 
 use crate::context::Context;
 use crate::device::io::{DeviceIo, Writer};
@@ -17,8 +17,7 @@ use crate::tier::pages::{self, Page};
 use crate::tier::{place, regions};
 use terrace_shm::{DeviceSlot, PAGE_SIZE};
 
-/// Reclaims the oldest region on the target's own thread. Other targets take pages of it before, without the
-/// writer. False: no region is due.
+/// Reclaims the oldest region on the target's own thread, after other targets. False: none is due.
 pub(crate) fn reclaim_one(cx: &Context, device: &DeviceIo) -> bool {
     let Some(filled) = regions::due(&cx.state.lock(), device) else { return false };
     let superblock = device.writer.lock().superblock.clone();
@@ -68,7 +67,7 @@ fn move_away(cx: &Context, device: &DeviceIo, filled: FilledRegion, all: &[Page]
     }
 }
 
-/// Of the pages that exist only in the region: those that tier `level` admits, and those that it refuses.
+/// The region's pages without another place: those that tier `level` admits, and those that it refuses.
 fn taken_by(cx: &Context, filled: FilledRegion, level: u8, mut all: Vec<Page>) -> (Vec<Page>, Vec<Page>) {
     let now = cx.clock.now_ns();
     let mut state = cx.state.lock();

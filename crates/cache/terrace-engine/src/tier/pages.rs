@@ -8,7 +8,6 @@ use crate::tier::append::Content;
 use terrace_policy::device::log::most_read;
 use terrace_shm::{DeviceSlot, PAGE_SIZE};
 
-/// A page of a region.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Page {
     pub(crate) slot: DeviceSlot,
@@ -24,7 +23,6 @@ impl Page {
     }
 }
 
-/// The pages among the keys of a region.
 pub(super) fn pages_of(device: &DeviceIo, keys: &[(DeviceSlot, Record)]) -> Vec<Page> {
     let page = |(slot, record): &(DeviceSlot, Record)| match *record {
         Record::Page { object, page, crc } => Some(Page { slot: device.named(*slot), object, page, crc }),

@@ -1,5 +1,5 @@
-//! Parking: pages of unpublished files stay on the device. They become valid again when the file is published
-//! with the same identity.
+//! Parking: pages of unpublished files stay on the device. They become valid when the file is published with
+//! the same identity.
 
 use crate::context::Context;
 use crate::file::identity::{Identity, Known};
@@ -18,7 +18,7 @@ const BATCH: usize = 1024;
 
 /// Largest file that is read again for an identity.
 pub(crate) const FEW_BYTES: u64 = 1 << 20;
-/// For larger files: longest time of reads, after a change has settled, that are done again.
+/// For larger files: reads up to this long after the change has settled are done again.
 const FEW_NS: u64 = 100_000_000;
 
 /// Identity of a file, taken before any content is read.
@@ -41,7 +41,7 @@ pub(crate) fn identity_of(cx: &Context, path_fd: BorrowedFd<'_>) -> Known {
     }
 }
 
-/// Looks for the identity of a file that was published soon after a change, once the change has settled.
+/// Identifies a file published soon after a change, once the change has settled.
 #[inline]
 pub(crate) fn retry_identity(cx: &Context, o: &Object) {
     let until = o.identity_due_ns.load(Ordering::Relaxed);
@@ -50,8 +50,8 @@ pub(crate) fn retry_identity(cx: &Context, o: &Object) {
     }
 }
 
-/// Gives a file its identity late. Pages read before may be older than the identity. Few are dropped for it;
-/// many are worth more.
+/// Gives a file its identity late. Pages read before may be older. Few such pages are dropped; many are worth
+/// more than the identity.
 #[cold]
 fn take_late_identity(cx: &Context, o: &Object, until: u64) {
     let Some(_content) = o.content.try_write() else { return };
@@ -61,7 +61,7 @@ fn take_late_identity(cx: &Context, o: &Object, until: u64) {
     let has_few = o.size() <= FEW_BYTES
         || cx.clock.now_ns() < until.saturating_add(FEW_NS)
         || cx.state.lock().pages.index.is_empty(o.slot_index());
-    // With times of the cache's own, `valid_identity` needs no identity.
+    // With the cache's own times, `valid_identity` needs no identity.
     if !has_few || o.times().is_some() || o.has_unsynced_pages() {
         return;
     }
@@ -72,8 +72,8 @@ fn take_late_identity(cx: &Context, o: &Object, until: u64) {
     o.set_known(&known);
 }
 
-/// The identity under which a file's pages on the device stay valid. None: its present state may differ from
-/// the cached one.
+/// The identity that keeps a file's pages on the device valid. None: its present state may differ from the
+/// cached one.
 pub(crate) fn valid_identity(cx: &Context, o: &Object) -> Option<u64> {
     let wrote = o.slot().write_clock.load(Ordering::Acquire);
     if o.has_unsynced_pages() {
@@ -91,8 +91,7 @@ pub(crate) fn valid_identity(cx: &Context, o: &Object) -> Option<u64> {
     (ours && settled && same).then_some(identity.digest)
 }
 
-/// Restores parked pages of published files on target `number` to the index, a bounded number under each
-/// lock.
+/// Restores parked pages of published files on target `number`, a bounded number under each lock.
 pub(crate) fn restore_parked(cx: &Context, number: usize) {
     let next = || cx.state.lock().next_arriving(number);
     while let Some(id) = next() {
@@ -143,8 +142,7 @@ impl State {
         }
         more
     }
-    /// Drops an object that the kernel forgets, and parks its pages on devices. `digest`: its identity, if
-    /// valid.
+    /// Drops an object that the kernel forgets, and parks its pages. `digest`: its identity, if valid.
     pub(crate) fn forget(&mut self, o: &Object, digest: Option<u64>) {
         let mut pages = self.take_slots(o);
         for device in self.targets.iter_mut().flat_map(|targets| &mut targets.all) {

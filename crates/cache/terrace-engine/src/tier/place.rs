@@ -1,4 +1,4 @@
-//! Placement of pages over the targets of a tier, which are written concurrently.
+//! Places pages on the targets of a tier, and writes the targets concurrently.
 
 use crate::context::Context;
 use crate::device::io::{DeviceIo, Writer};
@@ -12,7 +12,7 @@ use terrace_policy::placement::{CUT, Share};
 use terrace_shm::DeviceSlot;
 use terrace_shm::device_table::TARGETS_MAX;
 
-/// Largest number of successive pages of a file that are placed together: they are read together, too.
+/// Maximum number of successive pages of a file placed together: programs read them together.
 const PIECE_MAX: usize = 64;
 
 /// Indexes of the pages for each target. `key`: file and page; `ask`: calls the placement engine with the
@@ -50,7 +50,7 @@ pub(super) fn place<T>(
         of_target[share.target].extend(from..from + pages);
     }
     let got_some = of_target.into_iter().enumerate().filter(|(_, pages)| !pages.is_empty());
-    // A target removed just now gets no pages.
+    // A just removed target gets no pages.
     got_some.filter_map(|(number, pages)| Some((cx.devices.get(number)?, pages))).collect()
 }
 
@@ -90,7 +90,7 @@ pub(super) fn write(
 ) -> usize {
     let content = |page: &DemoteCandidate| content(cx, page);
     let pages = Pages { all: pages, content, is_still: State::is_still };
-    // The target's thread may not have kept regions free.
+    // The target's thread may be late with free regions.
     let make_room = |writer: &mut Writer| regions::make_room(cx, device, writer);
     let dealt_with = append::append_all(cx, device, &mut device.writer.lock(), &pages, done, make_room);
     if regions::due(&cx.state.lock(), device).is_some() {
@@ -99,7 +99,6 @@ pub(super) fn write(
     dealt_with
 }
 
-/// Content of a page in its frame.
 fn content(cx: &Context, page: &DemoteCandidate) -> Content {
     Content { object: page.object, page: page.page, from: cx.handles.segment.frame(page.frame) }
 }

@@ -1,7 +1,6 @@
-//! Reclaim of the oldest region of a log: valuable pages are written again at the head, the rest is dropped.
+//! Reclaims the oldest region of a log: writes valuable pages again at the head, and drops the others.
 //!
-//! Each entry with a slot of the region is withdrawn before anything is written to the region: a reader of
-//! the old slot finds its entry changed.
+//! Withdraws all entries of a region before new writes to it: a reader of an old slot finds a changed entry.
 
 use crate::context::Context;
 use crate::device::format::Record;
@@ -21,7 +20,6 @@ use terrace_shm::{DeviceSlot, PAGE_SIZE};
 /// Pages dropped under one lock.
 const BATCH: usize = 256;
 
-/// Reclaims all due regions of a target.
 pub(crate) fn reclaim_due(cx: &Context, device: &DeviceIo) {
     while reclaim_one(cx, device, &mut device.writer.lock()) {}
 }

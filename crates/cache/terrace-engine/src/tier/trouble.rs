@@ -1,5 +1,4 @@
-//! Failing or hanging targets: reads fall back to the source, and `stat`, `doctor` and the log name the
-//! target.
+//! Failing or hanging targets: reads take the source, and `stat`, `doctor` and the log name the target.
 
 use crate::context::Context;
 use crate::device::io::DeviceIo;
@@ -12,7 +11,6 @@ use std::sync::atomic::Ordering;
 /// Number of successive failed reads after which a target is turned off.
 const FAILURES_MAX: u32 = 64;
 
-/// Notes the results of reads of a target.
 pub(crate) fn note_reads(cx: &Context, device: &DeviceIo, reads: &[ReadPiece]) {
     for read in reads {
         match &read.result {

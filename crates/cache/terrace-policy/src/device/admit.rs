@@ -1,8 +1,8 @@
-//! Admission to the device: which pages evicted from memory are worth a write.
+//! Admission to the device: decides which evicted pages are worth a write.
 //!
 //! Three tests can refuse a page. It must have been used again ([`Admit::Reused`]). The write budget must
-//! have room ([`Budget`], a token bucket). The tier's hits must have saved more than its writes have cost
-//! ([`Benefit`]), so that a tier on a device as fast as the source switches itself off.
+//! have room ([`Budget`], a token bucket). The tier's hits must save more than its writes cost ([`Benefit`]):
+//! a tier as slow as the source switches itself off.
 
 /// Pages that may be written. A log that has never been full takes all: empty room is of no use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,19 +14,17 @@ pub enum Admit {
 }
 
 impl Admit {
-    /// Whether a page may be written. `reused`: it was used again in memory. `has_been_full`: state of the
-    /// log.
+    /// Whether a page may be written. `reused`: used again in memory. `has_been_full`: state of the log.
     pub fn wants(self, reused: bool, has_been_full: bool) -> bool {
         reused || !has_been_full || self == Admit::All
     }
 }
 
-/// Whether the second hit of a page since its write counts as a recent refault, by the read costs of device
-/// and source a page, ns.
+/// Whether a page's second hit since its write counts as a recent refault. Arguments: read costs a page, ns.
 ///
-/// A page on the device has no shadow, so a policy takes a returning page for new. On a fast device that is
-/// right: a page protected by the policy would be in memory and on the device at once. If a device read takes
-/// more than half of a source read, a hit in memory is worth more than another page on the device.
+/// A page on the device has no shadow, so the policy takes a returning page for new. On a fast device that is
+/// right: a protected page would be in memory and on the device at once. If a device read takes more than
+/// half of a source read, a hit in memory is worth more.
 pub fn second_hit_is_refault(device_read: u64, source_read: u64) -> bool {
     2 * device_read > source_read
 }
@@ -54,8 +52,8 @@ impl Budget {
         Budget { rate, saved: room, room }
     }
 
-    /// The budget of probes, writes that test whether conditions have changed. Where memory evicts a hundred
-    /// thousand pages a second, one in [`Benefit::PROBE`] would be a tenth of all work.
+    /// The budget of probes: writes that test whether conditions have changed. At a hundred thousand
+    /// evictions a second, one in [`Benefit::PROBE`] would be a tenth of all work.
     pub fn of_probes() -> Budget {
         let room = 4.0 * f64::from(Benefit::PROBES_AT_ONCE);
         Budget { rate: Budget::PROBES_A_SECOND, saved: room, room }
@@ -122,10 +120,10 @@ impl Benefit {
     /// While the tier does not pay, one page in so many is written as a probe.
     const PROBE: u32 = 64;
     /// The rate of probes if a hit saves less than a write costs. Only the read times can change that, and
-    /// they are measured without writes.
+    /// reads measure them without probes.
     const PROBE_OF_SLOW: u32 = 1024;
-    /// Length of a run of probes, which is one write. Single probes would wait for each other and lie
-    /// scattered among the pages of a scan.
+    /// Length of a run of probes, which is one write. Single probes would wait for each other, and lie
+    /// scattered in a scan.
     const PROBES_AT_ONCE: u32 = 128;
 
     /// For a tier with room for `pages` pages.

@@ -3,8 +3,8 @@
 /// Mean read cost of a page: time by pages of recent reads. A short read that had to wait for a processor
 /// weighs only its few pages.
 ///
-/// A tier can save reads of pages that were in memory before. Until there is one, all reads count: a first
-/// pass over the data measures the source before the first page is evicted.
+/// A tier can save only reads of pages that were in memory before. Before the first such read all reads
+/// count, so that a first pass over the data measures the source.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReadCost {
     /// Mean time of a read; the next field is its mean number of pages.
@@ -70,8 +70,8 @@ impl ReadCost {
 /// costs. Before the first read of the device, it assumes a usual SSD and reads as long as those of the
 /// source.
 ///
-/// A fifth of the source's cost is left out: two equally fast places differ by as much when reads wait for
-/// processors, and a hit cuts a long read of the source in two.
+/// A fifth of the source's cost is left out. Waits for processors make equally fast places differ by as much.
+/// A hit also cuts a long read of the source in two.
 pub fn saved_a_hit(source: &ReadCost, device: &ReadCost) -> i64 {
     let source_ns = source.page_ns().unwrap_or(SOURCE_NS);
     (source_ns - source_ns / 5) as i64 - device_ns(source, device) as i64

@@ -1,14 +1,13 @@
-//! A log of regions: pages are appended to one region after the other, and the oldest region is reclaimed
-//! first.
+//! A log of regions: pages are appended region by region, and the oldest region is reclaimed first.
 //!
 //! ```text
 //!   append ─► open region ─full─► filled regions, oldest last ─► reclaim: each live page is dropped or appended again
 //!                ▲                                                                      │
 //!                └───────────── free regions ◄──────────────────────────────────────────┘
 //! ```
-//! First in, first out: the device is written front to back. A record that invalidates a page lies in a later
-//! region than the page, so it can be dropped with its own region. (The layout of CacheLib's BlockCache, Berg
-//! et al., OSDI 2020.)
+//! First in, first out: writes go over the device front to back. A record that invalidates a page lies in a
+//! later region, and can go with its own region. (The layout of CacheLib's BlockCache, Berg et al., OSDI
+//! 2020.)
 
 use std::collections::VecDeque;
 
@@ -16,8 +15,7 @@ use std::collections::VecDeque;
 pub(crate) const FREE_AHEAD: usize = 2;
 /// Minimum number of regions of a log: the open one, the free ones, and one to reclaim.
 pub const REGIONS_MIN: u32 = FREE_AHEAD as u32 + 2;
-/// Maximum share of a reclaimed region that is appended again, in percent: each such page leaves room for a
-/// page from memory.
+/// Maximum share of a reclaimed region to append again, in percent: as many pages from memory find room.
 const REINSERTED_PERCENT_MAX: u32 = 50;
 
 /// Place of a page: region, and page in it.
@@ -98,9 +96,9 @@ impl Log {
         Some(place)
     }
 
-    /// Reserves adjacent places for one write: `head` header pages, and up to `want` pages of content, at
-    /// least `least` (or `want`, if less). A region with less room is closed. The caller revives the pages
-    /// that arrive. None: a region must be reclaimed first.
+    /// Reserves adjacent places for one write: `head` header pages, then `least` to `want` pages of content
+    /// (`want`, if less). A region with less room is closed. The caller revives the pages that arrive. None:
+    /// a region must be reclaimed first.
     pub fn reserve(&mut self, head: u32, want: u32, least: u32) -> Option<Stretch> {
         let needed = head + least.min(want);
         debug_assert!(needed <= self.pages, "no region has {needed} pages");
@@ -122,8 +120,7 @@ impl Log {
         Some(Stretch { region: open.region, first: open.page + head, pages, opens })
     }
 
-    /// Maximum length of the next stretch, its header included: of the open region, unless it has fewer than
-    /// `least`.
+    /// Maximum length of the next stretch with its header: of the open region if it has `least`.
     pub fn room(&self, least: u32) -> u32 {
         let left = self.open.map_or(0, |open| self.pages - open.page);
         if left < least { self.pages } else { left }
@@ -176,8 +173,8 @@ impl Log {
         }
     }
 
-    /// Gives up the regions from `first` on: no more appends there, and [`Log::due`] names regions, in their
-    /// order, until these are empty.
+    /// Gives up the regions from `first` on: no more appends there. [`Log::due`] names regions, oldest first,
+    /// until these are empty.
     pub fn retire(&mut self, first: u32) {
         self.retired = first;
         self.free.retain(|region| *region < first);
@@ -226,7 +223,6 @@ impl Log {
         self.live.iter().map(|live| u64::from(*live)).sum()
     }
 
-    /// Pages appended so far.
     #[cfg(test)]
     pub(crate) fn appended(&self) -> u64 {
         self.appended
@@ -248,11 +244,10 @@ impl Log {
     }
 }
 
-/// Hits since its write from which on a page is appended again when its region is reclaimed.
+/// Minimum hits since its write with which the reclaim of its region appends a page again.
 pub const REINSERT_AT: u8 = 2;
-/// Hits since its write from which on the loss of a page is remembered when its region is reclaimed: its next
-/// fault is worth a write at once. Otherwise two more misses would be needed until the policy's shadow shows
-/// a reuse.
+/// Minimum hits since its write that make a page's next fault after the reclaim worth a write at once. The
+/// policy's shadow shows a reuse only after two more misses.
 pub const REMEMBER_AT: u8 = 4;
 
 /// Keeps the `most` pages with the most hits, in their order; of pages with equal hits the first.

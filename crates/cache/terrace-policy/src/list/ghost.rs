@@ -1,7 +1,7 @@
 //! A ghost queue: a FIFO of the pages evicted last. A page that is faulted again leaves it.
 //!
-//! It has no keys, links or hash table. Each evicted page gets the next *serial number*, which is stored as
-//! its shadow in the index entry. The queue is one bit a number.
+//! It has no keys, links or hash table. Each evicted page gets the next *serial number* as the shadow in its
+//! index entry. The queue is one bit a number.
 //!
 //! ```text
 //!   serials:  ... 41   42   43   44   45   46   47 ► next
@@ -9,14 +9,14 @@
 //!                  ▲ oldest: forgotten when the queue is longer than allowed
 //!                                 44 came back: its place is empty, so 41's successors stay longer
 //! ```
-//! Except for one case this equals a linked list with removal: the bits are a ring, so an entry is also
-//! forgotten once `slack` times the longest queue have been pushed after it.
+//! It equals a linked list with removal, with one exception. The bits are a ring, which forgets an entry
+//! after `slack` times the maximum length of further pushes.
 
 use std::num::NonZeroU32;
 
 use crate::Shadow;
 
-/// Serial numbers have 31 bits. The remaining bit of a shadow tells a policy's two ghosts apart.
+/// Serial numbers have 31 bits. The other bit of a shadow distinguishes a policy's two ghosts.
 const MASK: u32 = u32::MAX >> 1;
 
 #[derive(Debug)]
@@ -30,8 +30,8 @@ pub(crate) struct Ghost {
 }
 
 impl Ghost {
-    /// A ghost of at most `len_max` entries. An entry is forgotten at the latest when `slack * len_max`
-    /// others came after it.
+    /// A ghost of at most `len_max` entries. It forgets an entry at the latest after `slack * len_max`
+    /// further ones.
     pub(crate) fn new(len_max: usize, slack: usize) -> Ghost {
         let ring = (len_max * slack).next_power_of_two().clamp(64, 1 << 30);
         Ghost { live: vec![0; ring / 64], oldest: 1, next: 1, len: 0, announced: None }

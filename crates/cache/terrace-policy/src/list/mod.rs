@@ -1,5 +1,4 @@
-//! Building blocks of policies: lists over slots, queues in two parts, ghosts of evicted pages, queue ages,
-//! and the search for victims.
+//! Building blocks of policies: lists over slots, two-part queues, ghosts, queue ages, victim search.
 
 pub(crate) mod ghost;
 pub(crate) mod queue_age;

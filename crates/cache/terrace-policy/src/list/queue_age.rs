@@ -5,11 +5,10 @@
 //!   marks (count, time)                │      │       │       │
 //!   80 pages in it: its end is         │      └ entry 30, which came before the mark of 32
 //! ```
-//! Count and time are recorded at regular numbers of entries. The page at the end is as many entries old as
-//! the queue is long. Its time is that of the next mark: it looks younger than it is, so fewer pages are
-//! admitted. The mark before could be from long ago, and a loop over more than the pool would then lose the
-//! pages that it keeps. Pages that leave out of turn also make the end look younger, until the queue has
-//! turned over.
+//! A mark records count and time at regular numbers of entries. The page at the end is as many entries old as
+//! the queue is long. It gets the time of the next mark, which is younger, so fewer pages are admitted.
+//! *Tried:* the mark before. It can be very old, and a loop over more than the pool then loses its kept
+//! pages. Pages that leave out of turn also make the end look younger, until the queue has turned over.
 
 use std::collections::VecDeque;
 

@@ -4,8 +4,8 @@
 //!   push ► head · · · · · border │ · · · · tail ► out
 //!          └── newer part ───────┘ └── older part ┘
 //! ```
-//! The border is a slot number, so a crossing writes one tag instead of moving a page between lists. The
-//! page's tag names its part. The policy defines all other tags.
+//! The border is a slot number, so a crossing only writes the tag that names the page's part. The policy
+//! defines all other tags.
 
 use super::slots::{ABSENT, List, Slots};
 use crate::Slot;

@@ -1,28 +1,26 @@
 //! Doubly linked lists over slots: the building block of all policies.
 //!
-//! All lists of a policy share one array of links: a slot is in at most one list. Each list is a ring through a
-//! sentinel node behind the slots, so taking a slot out needs no search and no branch for the ends.
+//! All lists of a policy share one array of links: a slot is in at most one list. Each list is a ring through
+//! a sentinel node behind the slots. So a removal needs no search, and no branch for the ends.
 //!
 //! ```text
 //!   nodes: [slot 0][slot 1] ... [slot n-1][sentinel A][sentinel B] ...
 //!          push here ► head ... tail ◄ victims leave here
 //! ```
-//! One tag byte a slot tells its place (0: not resident). Each policy defines its own tags. A node is one
+//! One tag byte a slot names its place (0: not resident). Each policy defines its own tags. A node is one
 //! little endian word of two links and the tag:
 //!
 //! ```text
 //!   up to 2^24 slots (64 GiB): 7 bytes    | tag 8 | towards the head 24 | towards the tail 24 |
 //!   up to 2^28 slots (1 TiB):  8 bytes    | tag 8 | towards the head 28 | towards the tail 28 |
 //! ```
-//! Loads and stores are eight bytes wide even for nodes of seven: the eighth byte belongs to the next node
-//! and is preserved. Rejected: links of 32 bits and a table of tags (9 bytes, and two cache lines a step
-//! instead of one).
-//! The nodes are zeroed by the allocator, so slots never used cost no memory.
+//! Loads and stores of seven-byte nodes are eight bytes wide, too, and preserve the next node's byte.
+//! Rejected: links of 32 bits and a table of tags (9 bytes, and two cache lines a step instead of one). The
+//! nodes are zeroed by the allocator, so slots never used cost no memory.
 
 use crate::Slot;
 
-/// Maximum number of slots of a policy, 1 TiB of pages: links have at most 28 bits, and numbers above are
-/// sentinels.
+/// Maximum slots of a policy, 1 TiB of pages: links have 28 bits, and numbers above are sentinels.
 pub const SLOTS_MAX: usize = (1 << 28) - SENTINELS_MAX;
 /// Maximum number of lists of a policy.
 const SENTINELS_MAX: usize = 512;
@@ -160,7 +158,6 @@ impl Slots {
         list.len += 1;
     }
 
-    /// Links `slot` between two neighbours.
     fn put_between(&mut self, slot: Slot, tailward: u32, headward: u32, tag: u8) {
         debug_assert!((slot as usize) < self.slots_max);
         self.set_links(slot, tailward, headward, tag);
@@ -200,7 +197,6 @@ impl Slots {
         self.walk(list, Tailward)
     }
 
-    /// From tail to head.
     pub(crate) fn iter_back(&self, list: &List) -> impl Iterator<Item = Slot> + '_ {
         self.walk(list, Headward)
     }
@@ -222,8 +218,8 @@ impl Slots {
         self.iter(list).map(|slot| slot.to_string()).collect::<Vec<_>>().join(" ")
     }
 
-    /// Checks that every list is a sound ring of its stated length, that `belongs(list, tag)` holds for its
-    /// members, and that no other slot has a tag for which `resident` holds. Terminates on any corruption.
+    /// Checks that every list is a sound ring of its length, with `belongs(list, tag)` for its members. No
+    /// other slot may have a `resident` tag. Terminates on any corruption.
     pub fn check(
         &self,
         lists: &[&List],

@@ -1,17 +1,15 @@
-//! Search for victims: pages held aside, a bound on fruitless searches, the loop around both, and the hand
-//! that finds touched pages.
+//! Search for victims: held pages, a bound on looks, the loop, and the hand that finds touched pages.
 
 use super::slots::{List, Slots};
 use crate::{AccessCounts, Slot, Victim};
 
 /// Victims that could not be evicted: dirty, under writeback, pinned.
 ///
-/// They are not offered again at once. After [`HELD_WAIT`] victims from elsewhere the held pages are offered,
-/// oldest first, for as long as they are really evicted; the first that comes back restarts the wait. A pool
-/// full of dirty pages then wastes at most every second look, and a pool after writeback gives up its
-/// held pages first. Held pages do not swell the queue they came from, which would push good pages out
-/// of the others. Rejected: back to a queue's tail (they are offered for ever) or its head (a page written
-/// once stays as long as a page used often).
+/// After [`HELD_WAIT`] other victims the search offers held pages, oldest first, while their evictions
+/// succeed. The first page that comes back restarts the wait. So a pool full of dirty pages wastes at most
+/// every second look. After writeback the held pages go first. Held pages do not lengthen their old queue,
+/// which would push good pages out of the others. Rejected: a queue's tail (they are offered for ever), or
+/// its head (pages written once stay too long).
 #[derive(Debug)]
 pub struct HeldQueue {
     /// The held pages, the oldest at the tail.
@@ -55,10 +53,10 @@ impl HeldQueue {
 
 /// Bounds the search for an untouched page.
 ///
-/// A fruitless lap over all pages means that none is idle: the whole pool is hot, or a hostile client writes
-/// the touch table. From then on pages are evicted regardless of their touches until an untouched one is
-/// found: FIFO under attack, at full speed. Rejected: one lap for each count a page can have (three times the
-/// pause under the caller's lock, for an order that has lost its meaning by then).
+/// After a fruitless lap no page is idle: programs use the whole pool, or a hostile client writes the touch
+/// table. The search then evicts pages regardless of touches until it finds an untouched one: FIFO, at full
+/// speed. Rejected: one lap for each possible count (three times the pause under the caller's lock, for a
+/// meaningless order).
 #[derive(Debug, Default)]
 pub struct Patience {
     looks: usize,
@@ -77,14 +75,12 @@ impl Patience {
     }
 }
 
-/// Maximum number of looks for `want` victims: bounds the time under the caller's lock. The first victim is
-/// always found.
+/// Maximum looks for `want` victims, to bound the time under the caller's lock. One is always found.
 pub fn looks_max(want: usize) -> usize {
     16 * want + 256
 }
 
-/// The search loop of every policy: calls `step` until `want` victims are found, or the maximum of looks is
-/// reached.
+/// The search loop of every policy: calls `step` until it has `want` victims, or the maximum of looks.
 pub fn collect(want: usize, out: &mut Vec<Victim>, mut step: impl FnMut() -> Step) {
     let goal = out.len() + want;
     let start = out.len();

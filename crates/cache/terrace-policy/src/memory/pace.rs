@@ -11,18 +11,15 @@ pub const CHUNKS_A_SECOND: u64 = 8;
 const PART_A_SECOND: u64 = 64;
 /// Maximum part of the limit that moves at once.
 const PART_AT_ONCE: u64 = 8;
-/// Part of the limit by which the cache may regrow each second after it has shrunk: programs often take
-/// memory again soon after they have freed it.
+/// Part of the limit for regrowth each second after shrinking: programs often take memory again.
 const REGROW_PART: u64 = 16;
 
-/// The state that determines the pace.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     /// Memory that all levels allow the cache, bytes.
     largest: u64,
     /// Memory that the cache has taken recently, bytes.
     pub(super) taken: u64,
-    /// Time of the last change of the size.
     moved: Option<Duration>,
     /// Consecutive weighings with growth and without losses elsewhere.
     unopposed: u32,
@@ -69,14 +66,13 @@ impl Pace {
         self.step_within(WEIGH_EVERY) / CHUNK * CHUNK
     }
 
-    /// Bytes that move within this time.
     fn step_within(&self, time: Duration) -> u64 {
         let per_second = (CHUNKS_A_SECOND * CHUNK).max(self.largest / PART_A_SECOND);
         (per_second as f64 * time.as_secs_f64()) as u64
     }
 
-    /// Whether the cache has taken all of `target`, with tolerance: frames come in chunks, tables have an
-    /// unusable part, and frames that become a part of the compressed tier are missing for a moment.
+    /// Whether the cache has taken all of `target`, with tolerance. Frames come in chunks, tables have an
+    /// unusable part, and frames may be on their way to the compressed tier.
     pub(super) fn is_full(&self, target: u64) -> bool {
         self.taken + self.step() + target / 32 >= target
     }

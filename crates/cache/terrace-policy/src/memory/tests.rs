@@ -354,8 +354,7 @@ fn level_without_a_limit_leaves_the_limit_of_the_user() {
     assert_eq!((sizer.fit(Duration::ZERO, 0, &[]), sizer.why()), (64 * MIB, SizeReason::Most));
 }
 
-/// No program reads files except through the cache, so the group never fills, however much of the reserve is
-/// free.
+/// No program reads files except through the cache, so the group never fills.
 #[test]
 fn cache_takes_idle_pages_of_a_group_that_is_nearly_full() {
     for idle_mib in (180..=236).step_by(4) {

@@ -1,8 +1,8 @@
 //! Trials: memory given to a group must reduce its losses.
 //!
-//! A group that scans more than it can hold refaults for ever, whatever it gets. So the memory is given as a
-//! trial: after [`TRIAL_CHUNKS`] its losses must have fallen by more than these chunks were worth in the
-//! cache. Otherwise they go back, and the group gets nothing for a while.
+//! A group that scans more than it can hold refaults for ever. So it gets memory for a trial:
+//! [`TRIAL_CHUNKS`] must reduce its losses by more than their worth in the cache. Otherwise they go back, and
+//! the group gets nothing for a while.
 
 use super::pace::CHUNK;
 use std::time::Duration;
@@ -27,7 +27,6 @@ struct Hold {
     back_to: u64,
 }
 
-/// The current trial, and the hold after a failed one.
 #[derive(Debug)]
 pub(super) struct Trials {
     trial: Option<Trial>,
@@ -67,7 +66,6 @@ impl Trials {
         true
     }
 
-    /// Adds bytes given in the current trial.
     pub(super) fn note_given(&mut self, bytes: u64) {
         self.trial.iter_mut().for_each(|trial| trial.given += bytes);
     }

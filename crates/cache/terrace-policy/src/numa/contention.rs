@@ -1,10 +1,10 @@
 //! Rule 3 (slides 10-36): an overloaded node gives threads away.
 //!
-//! A node is overloaded if its load is above a threshold, and every other node carries less than half of it.
-//! Threads with the most writes for their reads go first (slides 21-29): their writes go with them, and few
-//! reads become remote. Ours: a thread goes only if its writes weigh more than its reads; otherwise most of
-//! its load would stay behind. Threads go to the least loaded node, and only until the average is reached
-//! (slides 30-36): while the node is above it, and the higher of the two loads falls.
+//! A node is overloaded if its load is above a threshold, and every other node has less than half of it.
+//! Threads with the most writes for their reads go first (slides 21-29), so that few reads become remote.
+//! Ours: a thread goes only if its writes weigh more than its reads, because its reads stay behind. Threads
+//! go to the least loaded node while their node is above the average, and the higher load falls (slides
+//! 30-36).
 //!
 //! Threads that share data go only if no single thread can, and then together.
 
@@ -54,7 +54,6 @@ fn move_away<'u>(what_if: &mut WhatIf<'_>, node: usize, units: impl Iterator<Ite
     moved
 }
 
-/// The least loaded node on which a unit may run.
 fn least_loaded(what_if: &WhatIf<'_>, but: usize, unit: &Unit) -> Option<usize> {
     let view = what_if.view();
     let may = |&n: &usize| n != but && view.has_processors(n) && unit.may_run_on(view, n);

@@ -1,12 +1,12 @@
 //! Gain of a move: memory time saved on the nodes, in seconds a second.
 //!
-//! Ours, beyond the paper: clean frames in DRAM can be moved, unlike its data. A moved thread costs
-//! microseconds, but takes its writes along and cannot be on two nodes. Moved frames cost a read and a write
-//! of each byte, which must be earned back within [`HORIZON_S`].
+//! Ours, beyond the paper: clean frames in DRAM can move, unlike its data. A moved thread costs microseconds,
+//! but takes its writes along and cannot be on two nodes. Moved frames cost a read and a write of each byte,
+//! and must earn that back within [`HORIZON_S`].
 //!
-//! The model: a node's memory is busy for `use` seconds a second. Up to 1 there is no waiting; above,
-//! everything takes `use` times as long: cost(use) = use x max(1, use). Remote reads keep it busy for longer
-//! than local ones.
+//! The model: a node's memory is busy for `use` seconds a second. Up to 1 there is no wait; above, accesses
+//! take `use` times as long: cost(use) = use x max(1, use). Remote reads keep it busy for longer than local
+//! ones.
 
 use super::view::{Region, View};
 use super::what_if::{WhatIf, highest};
@@ -50,7 +50,6 @@ impl Uses {
         Uses { busy }
     }
 
-    /// Cost of all nodes.
     pub(crate) fn cost(&self) -> f64 {
         self.busy.iter().map(|&busy| cost(busy)).sum()
     }

@@ -1,9 +1,7 @@
-//! Rule 5, second half (slides 42-46): sharing threads on different nodes are gathered where most of them
-//! run, if rule 1 gave them no target.
+//! Rule 5, second half (slides 42-46): sharing threads without a target gather on the node with most of them.
 //!
-//! Ours: not if that node's load would then exceed the threshold, or its processors would be busy. Threads
-//! with writes to one file above the threshold stay apart: other rules would separate them again, period
-//! after period.
+//! Ours: not if that node's load would exceed the threshold, or its processors would be busy. Threads with
+//! writes to one file above the threshold stay apart: other rules would separate them again.
 
 use super::cpu::BUSY;
 use super::sharing::Unit;

@@ -1,9 +1,9 @@
 //! Thread placement: on which memory node each thread should run, and which frames should lie elsewhere.
 //!
-//! Source: NThread, "NUMA-Aware Thread Migration for High Performance NVMM File Systems" (MSST 2020); slide
-//! numbers of that talk mark each rule's origin. Moving data between nodes of persistent memory is slow and
-//! wears it, so threads move: to the node that holds the data they read, and away from a saturated node.
-//! Additions to the slides are marked as ours.
+//! Source: NThread, "NUMA-Aware Thread Migration for High Performance NVMM File Systems" (MSST 2020). Slide
+//! numbers of that talk mark each rule's origin, "ours" marks additions. A move of data between nodes of
+//! persistent memory is slow and wears it. So threads move: to the data that they read, and away from a
+//! saturated node.
 //!
 //! One file a rule: [`remote`], [`what_if`], [`contention`], [`cpu`], [`sharing`], [`gather`], [`gain`];
 //! [`placer`] applies them in order. State in, moves out: the simulator and the daemon run the same objects.

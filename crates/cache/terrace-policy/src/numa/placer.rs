@@ -1,5 +1,4 @@
-//! All rules, in order (slides 47-57): the view of a period, initial targets, final targets, one migration a
-//! thread.
+//! All rules, in order (slides 47-57): view, initial and final targets, one migration a thread.
 //!
 //! ```text
 //!  1 remote access     initial target of each unit of threads (5 sharing makes the units, and gathers those without a target)
@@ -8,10 +7,10 @@
 //!  4 CPU               only if there was no 3: a node with busy processors gives threads away
 //!  6 apply             threads with another target than their node; then frames that are still read from afar
 //! ```
-//! Moved threads rest for some periods: what-if uses the rates of one period, and a move changes those of its
-//! thread. Ours: a thread that a node gave away does not return while the node would be overloaded with it;
-//! otherwise it would move back and forth every few periods. Where gains are estimated, no thread moves to
-//! its data if that makes the target the most loaded node and overloads it.
+//! Moved threads rest for some periods, because a move changes the rates that what-if uses. Ours: a thread
+//! given away does not return while its node would be overloaded with it. Otherwise it would move back and
+//! forth every few periods. With estimated gains no thread moves to its data if the target becomes overloaded
+//! and the most loaded node.
 
 use std::collections::{HashMap, HashSet};
 
@@ -37,14 +36,13 @@ pub enum Rules {
 pub struct Config {
     /// Which rules are in force.
     pub rules: Rules,
-    /// Margin by which a node must exceed every other in reads to attract a thread, as a share of its read
-    /// capacity.
+    /// Excess of reads over every other node that attracts a thread, as a share of the node's read capacity.
     pub margin_share: f64,
-    /// Load from which on a node can be overloaded, as a share of its write capacity.
+    /// Minimum load of an overloaded node, as a share of its write capacity.
     pub threshold_share: f64,
     /// Periods that a thread rests after a move.
     pub rest_periods: u64,
-    /// Minimum bytes a second of one region for which two threads share it.
+    /// Minimum bytes a second of each of two threads that share a region.
     pub share_bytes_min: f64,
     /// Maximum bytes of frames moved or copied in a period.
     pub frame_bytes_max: f64,
@@ -125,7 +123,6 @@ pub struct Decision {
 pub struct Placer {
     config: Config,
     period: u64,
-    /// Period of each thread's last move.
     moved: HashMap<u64, u64>,
     /// Threads given away, each with the node that gave it.
     given_away: HashMap<u64, usize>,
@@ -205,8 +202,8 @@ impl Placer {
         }
     }
 
-    /// Keeps units in place if they would overload their initial target: those that the target gave away
-    /// before, and with estimated gains all, the ones that write most first.
+    /// Keeps units in place that would overload their initial target: units that the target gave away before.
+    /// With estimated gains all, those with most writes first.
     fn keep_away(&self, what_if: &mut WhatIf<'_>, free: &[&Unit]) {
         let view = what_if.view();
         let was_given = |unit: &Unit, node: usize| {
@@ -220,8 +217,8 @@ impl Placer {
             .collect();
         going.sort_by(|a, b| b.0.total_cmp(&a.0));
         for (writes, unit, to) in going {
-            // Remote reads weigh more, so the move of a reader reduces its target's load. And its present
-            // node may carry even more.
+            // Remote reads weigh more, so the move of a reader reduces its target's load. Its present node
+            // may carry even more.
             let saved = unit.reads(view)[to] * view.nodes[to].read_weight() * (REMOTE_READ - 1.0);
             let is_worse = writes > saved && what_if.loads()[to] > what_if.loads()[unit.node] + writes;
             if is_worse && what_if.is_above(to, self.config.threshold_share) {

@@ -1,8 +1,8 @@
-//! Rule 1 (slides 5-8): a thread goes to the node that it reads most from.
+//! Rule 1 (slides 5-8): a thread goes to the node with most of its reads.
 //!
-//! That node must exceed every other by a margin: otherwise a thread with data on two nodes in equal parts
-//! would move back and forth. The paper's margin is 200 MB/s. Ours: a share of the node's read bandwidth, so
-//! that it is meaningful on one module of persistent memory shared by many threads, too.
+//! That node must exceed every other by a margin. Otherwise a thread with equal parts of data on two nodes
+//! would move back and forth. The paper's margin is 200 MB/s. Ours: a share of the node's read bandwidth,
+//! which also suits many threads on one module of persistent memory.
 
 use super::sharing::Unit;
 use super::view::View;

@@ -1,9 +1,9 @@
-//! Rule 5 (slides 42-46): threads that touch the same pages run on one node. They find each other's data in
-//! the processor's caches, and each other's writes on their own node.
+//! Rule 5 (slides 42-46): threads that touch the same pages run on one node. They share processor caches, and
+//! writes are local to all.
 //!
-//! Ours: sharing needs a minimum of bytes a second from each of two threads. Otherwise one log or one
-//! configuration file, which every thread of a program touches, would tie all of them to one node. A group
-//! that keeps more processors busy than any node has is split.
+//! Ours: sharing needs a minimum of bytes a second from each of two threads. Otherwise one log or
+//! configuration file would tie all threads of a program to one node. A group for more processors than any
+//! node has is split.
 
 use super::view::View;
 
@@ -27,7 +27,6 @@ impl Unit {
         Unit { node: super::what_if::highest(&on), members }
     }
 
-    /// Whether the unit has several threads.
     pub(crate) fn shares(&self) -> bool {
         self.members.len() > 1
     }
@@ -48,14 +47,13 @@ impl Unit {
         self.members.iter().map(|&t| view.threads[t].cpu).sum()
     }
 
-    /// Whether all its threads may run on `node`.
     pub(crate) fn may_run_on(&self, view: &View, node: usize) -> bool {
         self.members.iter().all(|&t| view.threads[t].may_run_on(node))
     }
 }
 
-/// The units of a view, by their first thread. `bytes_min`: minimum bytes a second of one region for which
-/// two threads share it.
+/// The units of a view, by their first thread. `bytes_min`: minimum bytes a second of each of two threads
+/// that share a region.
 pub(crate) fn units(view: &View, bytes_min: f64) -> Vec<Unit> {
     let mut leader: Vec<usize> = (0..view.threads.len()).collect();
     for region in view.regions.iter().filter(|region| region.is_shared) {

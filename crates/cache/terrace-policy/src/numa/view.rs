@@ -68,8 +68,7 @@ pub struct Region {
     pub bytes: f64,
     /// Its frames are clean DRAM frames, which can be copied.
     pub movable: bool,
-    /// Threads that touch it share its data. False: its pages are of many files, and threads have only its
-    /// memory in common.
+    /// Threads that touch it share its data. False: its pages are of many files.
     pub is_shared: bool,
     /// No writes in the period: several copies of it can exist.
     pub read_only: bool,
@@ -89,7 +88,6 @@ pub struct User {
 }
 
 impl Region {
-    /// Whether `node` has the region or a copy of it.
     pub(crate) fn lies_on(&self, node: usize) -> bool {
         node == self.node || (node < NODES_MAX && self.copies & (1 << node) != 0)
     }

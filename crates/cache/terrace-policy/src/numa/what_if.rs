@@ -1,9 +1,9 @@
-//! Rule 2 (slides 47-57): predicted loads of the nodes with threads elsewhere. Rules move threads here any
-//! number of times; each thread then migrates at most once.
+//! Rule 2 (slides 47-57): predicts the nodes' loads with threads at their targets. Rules change targets here
+//! any number of times; each thread then migrates at most once.
 //!
 //! Writes move with the thread, reads stay with the data. A byte read weighs less than a byte written (slides
-//! 10-20: load = read/3 + write, for a write of Optane memory costs three reads). Ours: the weight is the
-//! node's own, from its measured capacities.
+//! 10-20: load = read/3 + write, since an Optane write costs three reads). Ours: each node has its own
+//! weight, from its measured capacities.
 
 use super::view::View;
 
@@ -39,17 +39,14 @@ impl<'a> WhatIf<'a> {
         what_if
     }
 
-    /// The view of the period.
     pub(crate) fn view(&self) -> &'a View {
         self.view
     }
 
-    /// The node where a thread would run.
     pub(crate) fn target(&self, thread: usize) -> usize {
         self.targets[thread]
     }
 
-    /// Places a thread on `node`.
     pub(crate) fn place(&mut self, thread: usize, node: usize) {
         let from = std::mem::replace(&mut self.targets[thread], node);
         let moved = &self.view.threads[thread];
@@ -66,7 +63,6 @@ impl<'a> WhatIf<'a> {
         &self.load
     }
 
-    /// The mean load of nodes.
     pub(crate) fn average(&self) -> f64 {
         self.load.iter().sum::<f64>() / self.load.len().max(1) as f64
     }
@@ -93,7 +89,6 @@ impl<'a> WhatIf<'a> {
         self.load[node] > self.view.nodes[node].write_capacity * share
     }
 
-    /// Whether a node's load exceeds the average.
     pub(crate) fn is_above_average(&self, node: usize) -> bool {
         self.load[node] > self.average() * (1.0 + EQUAL)
     }

@@ -1,12 +1,11 @@
 //! `min-io-sum`: the fastest target until it is full, then the next.
 //!
 //! Minimises the sum of bytes / bandwidth over all targets, as Hermes' `MinimizeIoTime` does: a fractional
-//! knapsack with a greedy optimum. The targets' queues do not change that sum. It exists for comparison:
-//! targets that could work in parallel stay idle.
+//! knapsack with a greedy optimum. The targets' queues do not change that sum. It is for comparison only,
+//! because targets stay idle.
 
 use super::target::{Placement, Share, Target, by_speed, deal};
 
-/// The engine.
 #[derive(Debug)]
 pub(crate) struct MinIoSum;
 

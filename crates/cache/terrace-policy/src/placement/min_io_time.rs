@@ -1,13 +1,12 @@
 //! `min-io-time`: every target works for the same time, as far as it has room.
 //!
-//! Water-filling finds the smallest time T for which the targets together can take the batch: target j takes
-//! at most `min(free_j, T * write_j - queued_j)` bytes. The sum over the targets grows with T along straight
-//! lines, with bends where a target becomes idle (its queue is done) and where it becomes full. T lies on the
-//! first line that reaches the size of the batch.
+//! Water-filling finds the smallest time T in which the targets can take the batch. Target j takes at most
+//! `min(free_j, T * write_j - queued_j)` bytes. Their sum over T is piecewise linear: it bends where a
+//! target's queue ends, and where a target is full. T lies on the first line that reaches the size of the
+//! batch.
 
 use super::target::{CUT, Placement, Share, Target, by_speed, deal};
 
-/// The engine.
 #[derive(Debug)]
 pub(crate) struct MinIoTime;
 

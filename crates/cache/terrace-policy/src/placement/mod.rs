@@ -8,8 +8,8 @@
 //! | [`min-io-time`](min_io_time) | every target for the same time, as far as it has room | the time of the slowest target |
 //!
 //! Targets work in parallel, and a program waits for the slowest of them: hence the default. Source of the
-//! first three: Hermes' data placement engines (Kougkas, Devarajan, Sun: HPDC 2018); the costs in its linear
-//! program depend on the target alone, so the greedy choice is its optimum.
+//! first three: Hermes' data placement engines (Kougkas, Devarajan, Sun: HPDC 2018). Its costs depend on the
+//! target alone, so the greedy choice is optimal.
 //!
 //! [`levels`] sorts targets into tiers.
 

@@ -45,8 +45,7 @@ pub(super) fn next_with_room(room: &[u64], start: usize, bytes: u64) -> Option<u
     (0..n).map(|i| (start + i) % n).find(|&target| room[target] >= bytes)
 }
 
-/// Deals the pieces by `quotas` (bytes a target), one target after the other; a piece is cut at the end of a
-/// quota.
+/// Deals the pieces by `quotas` (bytes), target by target; the end of a quota cuts a piece.
 pub(super) fn deal(pieces: &[u64], mut quotas: Vec<u64>, out: &mut Vec<Share>) {
     let mut target = 0;
     for (piece, &size) in pieces.iter().enumerate() {
@@ -62,7 +61,6 @@ pub(super) fn deal(pieces: &[u64], mut quotas: Vec<u64>, out: &mut Vec<Share>) {
     }
 }
 
-/// Targets from the fastest to the slowest.
 pub(super) fn by_speed(targets: &[Target]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..targets.len()).collect();
     order.sort_by(|&a, &b| targets[b].write.total_cmp(&targets[a].write));

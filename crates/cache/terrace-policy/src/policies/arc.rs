@@ -10,12 +10,11 @@
 //!                                                           └ faulted again: p shrinks
 //!   t1 longer than p: its tail goes; else t2's.   t1 + b1 <= c, all four <= 2c
 //! ```
-//! The ghosts are exact lists, though a page's shadow is all that is stored (see `ghost`).
+//! The ghosts are exact lists, although they store only a page's shadow (see `ghost`).
 //!
-//! Hits in batches lose their order among each other (see `queue_policy`). Two further differences: a page
-//! read ahead or in pieces and never again counts as used repeatedly, as in the paper; and victims are chosen
-//! before the incoming page is known, so the tie `t1 = p` never goes to a page of b2, and the ghosts are
-//! trimmed as if the incoming page were in neither.
+//! Hits in batches lose their order (see `queue_policy`). As in the paper, a page read ahead or in pieces
+//! counts as used repeatedly. Unlike there, victims are chosen before the incoming page is known. So the tie
+//! `t1 = p` never goes to a page of b2. The trim of the ghosts assumes the incoming page in neither.
 
 use crate::list::Step;
 use crate::list::ghost::{Ghost, serial_of, shadow_of};
@@ -35,7 +34,6 @@ pub(crate) struct Arc {
 }
 
 impl Arc {
-    /// For slots below `slots_max` and a pool of `capacity` pages.
     pub(crate) fn build(slots_max: usize, capacity: usize) -> QueuePolicy<Arc> {
         let ghost = || Ghost::new(slots_max, 8);
         QueuePolicy::new(slots_max, Arc { capacity, p: 0.0, b1: ghost(), b2: ghost() })
@@ -111,7 +109,7 @@ impl Rules for Arc {
             return Step::Empty;
         }
         let returns = self.b1.is_announced() || self.b2.is_announced();
-        // A t1 as large as the pool has no ghost: its tail leaves no trace.
+        // A t1 as large as the pool has no ghost for its tail.
         let forgotten = !returns && queues.len(T1) >= self.capacity.max(1);
         let from = if forgotten { T1 } else { self.source(queues) };
         let slot = queues.tail(from).expect("the source is not empty");

@@ -8,9 +8,8 @@
 //!          ▲                    │
 //!          └── touched: cleared ┘
 //! ```
-//! There is no ghost, and one bit of hits is enough: batches lose nothing but the batch itself (a page
-//! evicted ahead of demand could have been used meanwhile). A page read ahead and then used once looks like a
-//! page used twice: it gets a second chance.
+//! There is no ghost. One bit of hits is enough, so batches lose only uses after an eviction ahead of demand.
+//! A page read ahead and used once looks like a page used twice, and gets a second chance.
 
 use crate::Victim;
 use crate::list::Step;
@@ -22,7 +21,6 @@ const RING: usize = 0;
 pub(crate) struct Clock;
 
 impl Clock {
-    /// For slots below `slots_max`.
     pub(crate) fn build(slots_max: usize) -> QueuePolicy<Clock> {
         QueuePolicy::new(slots_max, Clock)
     }

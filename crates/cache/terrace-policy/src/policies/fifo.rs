@@ -15,7 +15,6 @@ const QUEUE: usize = 0;
 pub(crate) struct Fifo;
 
 impl Fifo {
-    /// For slots below `slots_max`.
     pub(crate) fn build(slots_max: usize) -> QueuePolicy<Fifo> {
         QueuePolicy::new(slots_max, Fifo)
     }

@@ -13,15 +13,13 @@
 //!          HIR, not in S ────► top of S, head of Q
 //!   new:   gone, still in S ─► LIR, likewise        never seen, or below the bottom ─► HIR
 //! ```
-//! **The stack is not built.** The only question is whether a page was used after the LIR page at the bottom.
-//! So LIR pages are an LRU list, every page has a stamp of its last use, and a page is in S if its stamp is
-//! newer than that list's tail. Pages leave Q in the order of their last use, so pages evicted but still in S
-//! are a FIFO (see `ghost`), pruned from its old end as the bottom rises.
+//! **Stack S has no list of its own.** LIR pages are an LRU list, and every page has a stamp of its last use.
+//! A page is in S if its stamp is newer than that list's tail. Pages leave Q in the order of their last use.
+//! So evicted pages in S are a FIFO (see `ghost`), pruned at its old end as the bottom rises.
 //!
-//! With batches, pages used between two passes of the hand (see `queue_policy`) have the same last use,
-//! ordered by slot number: short intervals are indistinguishable. HIR pages get at least a batch of the pool.
-//! With fewer, reclaim ahead of demand would make the whole pool LIR, and only the order of LIR pages would
-//! count.
+//! With batches, uses between two passes of the hand (see `queue_policy`) get one stamp, ordered by slot
+//! number. HIR pages get at least a batch of the pool. With fewer, reclaim ahead of demand would make the
+//! whole pool LIR.
 //!
 //! Departure: the bound on S counts all of Q as being in S (less than 1/100 of a pool is not).
 
@@ -52,7 +50,6 @@ pub(crate) struct Lirs {
 }
 
 impl Lirs {
-    /// For slots below `slots_max` and a pool of `capacity` pages.
     pub(crate) fn build(slots_max: usize, capacity: usize) -> QueuePolicy<Lirs> {
         let gone = Ghost::new(slots_max, 2);
         let mut lirs = Lirs {

@@ -7,8 +7,8 @@
 //!          └── touched pages met by a hand over the slot numbers, 8 slots a victim
 //! ```
 //! LRU moves a page at every hit. A hit here writes one byte, and the hand of `queue_policy` rebuilds the
-//! order afterwards: uses within an eighth of a turnover of the pool look simultaneous, ordered by slot
-//! number. In the simulator's exact mode, which reports each access, this is textbook LRU.
+//! order later. Uses within an eighth of a turnover of the pool look simultaneous, ordered by slot number.
+//! The simulator's exact mode reports each access: there this is textbook LRU.
 
 use crate::list::Step;
 use crate::queue_policy::{QueuePolicy, Queues, Rules, Uses};
@@ -20,7 +20,6 @@ const RECENCY: usize = 0;
 pub(crate) struct Lru;
 
 impl Lru {
-    /// For slots below `slots_max`.
     pub(crate) fn build(slots_max: usize) -> QueuePolicy<Lru> {
         QueuePolicy::new(slots_max, Lru)
     }

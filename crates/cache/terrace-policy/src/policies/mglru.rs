@@ -1,8 +1,8 @@
 //! The multi-generational LRU: the parts that all its versions share.
 //!
-//! Source: Linux MGLRU (mm/vmscan.c, mm/workingset.c and its documentation), for clean and dirty pages of files;
-//! written from a specification, no kernel code. A version is a set of [`Rules`]: `mglru_fg` here, those of released
-//! kernels in the simulator (`terrace-sim`, `yardsticks`).
+//! Source: Linux MGLRU (mm/vmscan.c, mm/workingset.c and its documentation), for clean and dirty pages of
+//! files. It is written from a specification, without kernel code. A version is a set of [`Rules`]:
+//! `mglru_fg` here, those of released kernels in the simulator (`terrace-sim`, `yardsticks`).
 //!
 //! ```text
 //!   max_seq  ▲ gen 3   youngest                                       a pass looks at the oldest from its tail:
@@ -11,25 +11,23 @@
 //!   min_seq  │ gen 0   ◄── new pages                                  emptied: min_seq + 1, the past counts half
 //!            └─ 2 to 4 generations are open; aging opens one when the rules find too few old pages
 //! ```
-//! A page's *state* is 4 bits that only the rules read: how often it was used, and its record from before its
-//! last eviction. The *tier* of a state is the logarithm of the uses. The *controller* compares how often
-//! evicted pages of each tier are refaulted; a tier above its set point is protected. A shadow holds min_seq
-//! and the state at eviction.
+//! A page's *state* is 4 bits that only the rules read: its uses, also those before its last eviction. The
+//! *tier* of a state is the logarithm of the uses. The *controller* compares the tiers' rates of refaults,
+//! and protects a tier above its set point. A shadow holds min_seq and the state at eviction.
 //!
-//! A pass isolates a batch, and all of it is evicted, even pages used meanwhile. If `victims` wants fewer,
-//! the rest stays isolated. So the oldest generation runs empty when it has only a batch left, as in the
-//! kernel.
+//! A pass isolates a batch and evicts all of it, even pages used meanwhile. If `victims` wants fewer, the
+//! others stay isolated. So the oldest generation is empty after its last batch, as in the kernel.
 //!
 //! Departures in all versions:
-//! - Without `accessed`, uses are seen at a look only: at the tail, and by a hand that passes 8 slots for
-//!   each victim wanted. A look shows at most three uses, which are applied one after the other.
-//! - No stale list has to be sorted: a page's list is always its generation.
+//! - Without `accessed`, only a look shows uses: at the tail, and by a hand that passes 8 slots for each
+//!   victim wanted. A look shows at most three uses, which are applied one after the other.
+//! - A page's list is always its generation, without stale lists to sort.
 //! - No mapped pages, hence no page-table walk, Bloom filter or look-around. Only [`Evict::age`] treats a
-//!   touched page as the walk treats a page with the accessed bit set. There is one type of page.
+//!   touched page like one with the accessed bit in that walk. There is one type of page.
 //! - Passes stop at 32 isolated pages, whatever was requested, and priority restarts at 12 for the next.
 //! - A batch is at most an eighth of the pool, which matters below 512 pages.
-//! - A victim that cannot be evicted waits aside (see `list::HeldQueue`). The kernel activates it and rotates it
-//!   to the tail when its writeback ends.
+//! - A victim that cannot be evicted waits aside (see `list::HeldQueue`). The kernel activates it, and
+//!   rotates it to the tail after its writeback.
 //! - After a fruitless lap over all pages, pages are evicted regardless of their tiers (see
 //!   `list::Patience`). The kernel would kill a process.
 
@@ -57,8 +55,7 @@ const SWAP_CLUSTER_MAX: usize = 32;
 pub const MAX_LRU_BATCH: usize = 4096;
 /// A batch is at most this part of the pool: 1/8.
 const BATCH_DIVISOR: usize = 8;
-/// Turnovers of the pool before the timer may open a generation. With one, a quarter of the real traces gets
-/// worse.
+/// Turnovers of the pool before the timer may open a generation. 1 makes a quarter of the traces worse.
 const TIMER_TURNOVERS: u64 = 2;
 /// Maximum number of uses that one look at the touch table can show: clients count no further.
 const TOUCHES_MAX: u8 = 3;
@@ -123,8 +120,7 @@ pub enum Verdict {
 pub trait Rules: fmt::Debug + Send + 'static {
     /// The policy's name.
     const NAME: &'static str;
-    /// Gains of the set point and of the tier compared with it: 1, 2 protects a tier that refaults more than twice
-    /// as often.
+    /// Gains of the set point and of the tier: 1, 2 protects a tier that refaults more than twice as often.
     const GAINS: (u64, u64);
     /// Compare with the tier below instead of the lowest tier.
     const COMPARES_NEIGHBOURS: bool;
@@ -134,8 +130,7 @@ pub trait Rules: fmt::Debug + Send + 'static {
     const LOOKS_MAX: usize;
     /// Stop a pass at the total budget of its priority, not only after the pass that exceeded it.
     const KEEPS_TO_BUDGET: bool;
-    /// Milliseconds after which a generation opens in any case, once the pool was turned over twice in that
-    /// time; 0: never.
+    /// Milliseconds after which a generation opens if the pool was turned over twice meanwhile; 0: never.
     const TIMER_MS: u64;
 
     /// The tier of a page.
@@ -223,8 +218,8 @@ impl Tiers {
         }
     }
 
-    /// The highest tier such that no tier up to it refaults more often than its set point allows, by
-    /// [`Rules::GAINS`] and [`Rules::COMPARES_NEIGHBOURS`].
+    /// The highest tier below the first one with refaults above its set point ([`Rules::GAINS`],
+    /// [`Rules::COMPARES_NEIGHBOURS`]).
     fn threshold(&self, (gain_set, gain): (u64, u64), compares_neighbours: bool) -> usize {
         let fine = |tier: &usize| {
             let set_point = if compares_neighbours { tier - 1 } else { 0 };
@@ -331,8 +326,7 @@ impl<R: Rules> Mglru<R> {
         self.slots.push(list, slot, listed(to.seq, to.state));
     }
 
-    /// Gives a listed page its new place and state; another generation takes it at the head. True if it
-    /// moved.
+    /// Gives a listed page its new place and state. True if it moved, to another generation's head.
     fn place(&mut self, slot: Slot, from: At, to: At) -> bool {
         if from.seq == to.seq {
             self.slots.set_tag(slot, listed(to.seq, to.state));
@@ -407,7 +401,7 @@ impl<R: Rules> Mglru<R> {
     }
 
     /// Opens a generation when the youngest is old enough. A full window is merged first, part by part.
-    /// Rejected: time alone, which leaves a single generation when the pool turns over slowly.
+    /// Rejected: time alone, which leaves one generation in a slow pool.
     fn age_by_timer(&mut self) {
         let open_ms = self.now_ms.saturating_sub(self.births_ms[index_of(self.span.max)]);
         let turned_over = self.evictions >= TIMER_TURNOVERS * self.capacity as u64;
@@ -448,8 +442,7 @@ impl<R: Rules> Mglru<R> {
         Some(slot)
     }
 
-    /// One pass over at most `looks_max` pages of the oldest generation. Returns the number of pages looked
-    /// at.
+    /// One pass over at most `looks_max` pages of the oldest generation. Returns the number of looks.
     fn pass(&mut self, looks_max: usize, touches: &mut dyn AccessCounts) -> usize {
         if self.generations_open() == MIN_NR_GENS {
             return 0;
@@ -473,7 +466,7 @@ impl<R: Rules> Mglru<R> {
         (self.capacity / BATCH_DIVISOR).clamp(1, MIN_LRU_BATCH)
     }
 
-    /// Passes of falling priority until a cluster is isolated; after the maximum of looks under the lock, one
+    /// Passes of falling priority until a cluster is isolated. After the maximum of looks under the lock, one
     /// page is enough.
     fn isolate(&mut self, touches: &mut dyn AccessCounts) {
         let cluster = self.batch().min(SWAP_CLUSTER_MAX);
@@ -518,7 +511,6 @@ impl<R: Rules> Mglru<R> {
         Victim { slot, shadow: Some(self.token(state)) }
     }
 
-    /// Returns the first isolated page as a victim.
     fn hand_out(&mut self) -> Option<Victim> {
         let slot = self.slots.tail(&self.isolated)?;
         let state = state_of(self.slots.tag(slot));

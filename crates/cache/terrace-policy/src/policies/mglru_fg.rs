@@ -1,7 +1,8 @@
 //! `mglru-fg` (also `mglru`): MGLRU with fine-grained references, as proposed for the kernel after 7.2.
 //!
 //! Source: the reference rules of MGLRU-FG v3 (2026, not merged at the time) on the reclaim loop of Linux
-//! 7.2; written from a specification, no kernel code. The file `mglru` has the parts that all versions share.
+//! 7.2. It is written from a specification, without kernel code. The file `mglru` has the parts that all
+//! versions share.
 //!
 //! ```text
 //!   max_seq  ▲ gen 3   references count up to 7
@@ -16,11 +17,10 @@
 //! 4. A pass looks at up to 64 pages, and at no more than its priority allows (pages >> priority). A generation
 //!    opens when only 2 are left, or when 3 are and priority 12 did not suffice.
 //! 5. A generation also opens when the youngest is a minute old and the pool was turned over twice since. So
-//!    pages that climbed and were not used again come down (the kernel has no such timer and keeps them).
+//!    climbed pages without further use come down (the kernel has no such timer, and keeps them).
 //!
-//! With batches, references climb late, in the generation that the page has reached by then, and at most
-//! three at a look. The cost: 1.1 % more misses than with every access reported, on average of 22 cells of
-//! real traces, 9 % at most.
+//! With batches, references climb late, and at most three at a look. The cost is 1.1 % more misses than with
+//! every access reported (mean of 22 cells of real traces; 9 % at most).
 
 use super::mglru::{
     Aging, At, DEF_PRIORITY, MAX_NR_GENS, MIN_LRU_BATCH, MIN_NR_GENS, Mglru, Rules, Sizes, Span, Verdict,
@@ -36,7 +36,6 @@ const REFS_CLIMBED: u8 = 3;
 /// References left after a move up by protection.
 const REFS_PROTECTED: u8 = 2;
 
-/// The fine-grained rules on the reclaim loop of 7.2.
 #[derive(Debug)]
 pub(crate) struct FineGrained;
 

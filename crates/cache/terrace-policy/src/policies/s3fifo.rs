@@ -1,7 +1,7 @@
 //! `s3fifo`: a small FIFO that evicts most new pages, a main FIFO, and a ghost.
 //!
 //! Source: J. Yang et al., "FIFO Queues Are All You Need for Cache Eviction", SOSP 2023, in the form of
-//! libCacheSim 0.3: a page needs two uses to move from the small queue to main. Before the first eviction,
+//! libCacheSim 0.3. A page needs two uses to move from the small queue to main. Before the first eviction,
 //! pages that come while the small queue is full go to main.
 //!
 //! ```text
@@ -10,8 +10,8 @@
 //!            └─ else evicted ► ghost (9/10) ──┘   └──────────────────────────────┘
 //!                                   faulted again        unused: evicted, forgotten
 //! ```
-//! Counts saturate at 3, in the paper as in the touch table. So batches of hits lose nothing but the batch
-//! itself (a page evicted ahead of demand could have been used meanwhile).
+//! Counts saturate at 3, in the paper as in the touch table. So batches lose only uses after an eviction
+//! ahead of demand.
 
 use crate::list::Step;
 use crate::list::ghost::{Ghost, serial_of, shadow_of};
@@ -37,7 +37,6 @@ pub(crate) struct S3Fifo {
 }
 
 impl S3Fifo {
-    /// For slots below `slots_max` and a pool of `capacity` pages.
     pub(crate) fn build(slots_max: usize, capacity: usize) -> QueuePolicy<S3Fifo> {
         QueuePolicy::new(slots_max, S3Fifo { capacity, filling: true, ghost: Ghost::new(slots_max, 8) })
     }

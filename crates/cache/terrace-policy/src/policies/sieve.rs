@@ -7,12 +7,11 @@
 //!                          │ visited: cleared, and stays where it is
 //!                          └ unvisited: evicted
 //! ```
-//! Unlike with a clock, surviving pages are not mixed with new ones: survivors lie behind the hand, new pages
-//! in front of it, where they are judged soon. No ghost.
+//! Unlike in a clock, survivors lie behind the hand, and new pages in front of it, where it reaches them
+//! soon. No ghost.
 //!
-//! One bit of hits a page is enough, so batches lose nothing but the batch itself (a page evicted ahead of
-//! demand could have been used meanwhile). Victims that could not be evicted wait aside, out of the hand's
-//! way; used ones enter anew at the head.
+//! One bit of hits a page is enough, so batches lose only uses after an eviction ahead of demand. Victims
+//! that could not be evicted wait aside, out of the hand's way; used ones enter anew at the head.
 
 use crate::list::Step;
 use crate::queue_policy::{QueuePolicy, Queues, Rules, Uses};
@@ -27,7 +26,6 @@ pub(crate) struct Sieve {
 }
 
 impl Sieve {
-    /// For slots below `slots_max`.
     pub(crate) fn build(slots_max: usize) -> QueuePolicy<Sieve> {
         QueuePolicy::new(slots_max, Sieve { hand: None })
     }

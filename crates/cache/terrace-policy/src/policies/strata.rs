@@ -1,11 +1,11 @@
 //! `strata`: S3-FIFO with an adaptive probation queue. The default policy.
 //!
-//! Its generations are only marks: they serve the display, the commands of `terrace lru` and `min_ttl`. No
-//! choice of a victim in reclaim rests on them (rule 4).
+//! Its generations are only marks, for the display, the commands of `terrace lru` and `min_ttl`. Reclaim does
+//! not choose victims by them (rule 4).
 //!
 //! Sources: the probation FIFO and the ghost of S3-FIFO (J. Yang et al., SOSP 2023), the correlated window of
 //! Clock2Q+, LIRS's condition for joining the resident set (S. Jiang and X. Zhang, SIGMETRICS 2002), second
-//! chances from MGLRU. The combination was composed and measured for terrace.
+//! chances from MGLRU. terrace combines them, and its measurements chose the parameters.
 //!
 //! ```text
 //!  new page                      touched in the old part
@@ -17,40 +17,38 @@
 //!   are for-                   └─► evicted, shadow =   │
 //!   gotten at the border           eviction clock ─────┘ was away no longer than main's oldest has been there
 //! ```
-//! 1. A new page enters probation. The first quarter of probation is the *correlated window*: touches there
-//!    belong to the same use (readahead, a record at a time). They are cleared when the page crosses to the
-//!    old part. One use is over within a few faults: a window of half of probation, as in Clock2Q+, loses
-//!    second uses. Without a window each page that is read piecemeal reaches main.
-//! 2. At probation's end a touched page goes to main. An untouched page is evicted, and its shadow is the
-//!    *eviction clock*, which counts evictions from probation only: the ghost is a FIFO in the index entries.
-//!    A refaulted page enters main if, by that clock, it was away no longer than main's oldest page has been
-//!    in main: it is then used more often than that page. So the ghost is short when main turns over fast,
-//!    and limited only by the memory for shadows when main stands still.
-//! 3. Until the first eviction, probation overflows into main (fill rule: a loop over slightly more than the
-//!    pool keeps the pages that came first).
+//! 1. A new page enters probation. The first quarter of probation is the *correlated window*. Touches there
+//!    belong to one use (readahead, a record at a time), and the border to the old part clears them. A use
+//!    takes only a few faults. A window of half of probation, as in Clock2Q+, loses second uses; without one,
+//!    each page read in pieces reaches main.
+//! 2. At probation's end a touched page goes to main. An untouched page is evicted, with the *eviction clock*
+//!    as its shadow: the number of evictions from probation. So the ghost is a FIFO in the index entries. A
+//!    refaulted page enters main if, by that clock, it was away no longer than main's oldest page has been
+//!    there. Its uses are then more frequent. So the ghost is short when main turns over fast. When main
+//!    stands still, only the memory for shadows limits it.
+//! 3. Until the first eviction, probation overflows into main: a loop over slightly more than the pool keeps
+//!    its first pages.
 //! 4. Main is one queue: pages enter at its youngest end and leave at the oldest. Generations are *marks* on
-//!    it: the slot's tag holds the sequence number, and merging the oldest into the next adds two counters.
-//!    Generations show ages only. Pages at the edge count as the oldest one.
-//! 5. A touched page at main's end gets a second chance and its count is decremented, not cleared. Counts
-//!    saturate at 3, so popularity decays by laps. A page evicted from main leaves no shadow: it has been
-//!    away longer than any page of main already.
-//! 6. The size of probation follows the uses at its margin. A page refaulted within 1/20 of the pool of its
-//!    eviction from probation would have been a hit with a probation larger by 1/20: probation grows by two
-//!    pages. A page of main touched for the first time in main's last 1/20 (the *edge*) would have been lost
-//!    by a main smaller by 1/20: probation shrinks by five times as much, for such a page leaves no shadow
-//!    and misses several times before it is back in main. (Factors from two to five perform alike on traces.
-//!    With steady popularity every page returns some day, and only a factor of five keeps these returns from
-//!    enlarging probation.) So the border settles where one more page is worth the same on either side. Small
-//!    pools and recency make probation large (up to 6/10), loops over more than the pool and steady
-//!    popularity make it small (down to 1/100). It starts at 1/10.
+//!    it: the slot's tag holds the sequence number. A merge of the oldest into the next adds two counters.
+//!    Pages at the edge count as the oldest generation.
+//! 5. A touched page at main's end gets a second chance, and loses one of its at most 3 counts: popularity
+//!    decays by laps. A page evicted from main leaves no shadow, because its last use is older than that of
+//!    any page of main.
+//! 6. The size of probation follows the uses at its margin. A refault within 1/20 of the pool after the
+//!    eviction from probation grows probation by two pages. With 1/20 more it would be a hit. A first touch
+//!    in main's last 1/20 (the *edge*) shrinks probation by five times as much. A main with 1/20 less would
+//!    lose the page. Such a page leaves no shadow, and misses several times before it is back in main.
+//!    (Factors from two to five perform alike on traces. With steady popularity every page returns some day.
+//!    Only a factor of five keeps these returns from enlarging probation.) So the border settles where one
+//!    more page is worth the same on either side. Small pools and recency make probation large (up to 6/10).
+//!    Loops over more than the pool and steady popularity make it small (down to 1/100). It starts at 1/10.
 //!
-//! Targets are shares of the capacity, not of the resident pages: reclaim runs ahead of demand, so the pool
-//! is always a little under full. A page that is read but not admitted advances the clock like an eviction
-//! from probation. A bit of its shadow keeps it from moving the border, for no larger probation would have
-//! kept it.
+//! Targets are shares of the capacity, not of the resident pages: reclaim ahead of demand keeps the pool
+//! below it. A page read without admission advances the clock like an eviction from probation. A bit of its
+//! shadow keeps it from moving the border, because no larger probation would have kept it.
 //!
-//! Victims that cannot be evicted are held aside (see `list::HeldQueue`). When they are evicted later, they count
-//! as evictions from probation: most of them, pages written once, came from there.
+//! Victims that cannot be evicted are held aside (see `list::HeldQueue`). Their later evictions count as
+//! evictions from probation, where most of them, pages written once, came from.
 
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
@@ -97,7 +95,6 @@ const TAG_SPAN: u64 = 256 - FIRST_MAIN as u64;
 const WAS_ADMITTED: u32 = 1 << 31;
 const CLOCK_SPAN: u64 = WAS_ADMITTED as u64 - 1;
 
-/// The policy. Its rules are in the module's description.
 #[derive(Debug)]
 pub(crate) struct Strata {
     slots: Slots,
@@ -112,7 +109,6 @@ pub(crate) struct Strata {
     probation_target: usize,
     /// No eviction since the pool was last empty or grew: probation overflows into main.
     filling: bool,
-    /// Evictions from probation.
     eviction_clock: u64,
     /// Entries into main, dated by the eviction clock.
     main_age: QueueAge,
@@ -133,7 +129,6 @@ fn tag_of(seq: u64) -> u8 {
 }
 
 impl Strata {
-    /// For slots below `slots_max` and a pool of `capacity` pages.
     pub(crate) fn new(slots_max: usize, capacity: usize) -> Strata {
         let (slots, [probation, main, held]) = Slots::new::<3>(slots_max);
         Strata {
@@ -185,8 +180,7 @@ impl Strata {
         (self.max_seq + TAG_SPAN - u64::from(tag - FIRST_MAIN)) % TAG_SPAN
     }
 
-    /// Advances the clock for a page that leaves probation or is not admitted. Returns its shadow, with
-    /// `bit`.
+    /// Advances the clock for a page that leaves probation or is refused. Returns its shadow, with `bit`.
     fn tick(&mut self, bit: u32) -> Shadow {
         self.eviction_clock += 1;
         let stamp = (self.eviction_clock % CLOCK_SPAN) as u32 + 1;
@@ -199,8 +193,8 @@ impl Strata {
         (self.eviction_clock % CLOCK_SPAN + CLOCK_SPAN - then % CLOCK_SPAN) % CLOCK_SPAN
     }
 
-    /// Whether a page with this shadow is used more often than main's oldest: it was away no longer than that
-    /// page has been in main.
+    /// Whether this shadow's page was away no longer than main's oldest page has been there: it is used more
+    /// often.
     fn outdoes_main(&mut self, shadow: Shadow) -> bool {
         let len = self.main.len();
         len == 0 || self.ago(shadow) <= self.eviction_clock - self.main_age.entered(len)
@@ -234,8 +228,8 @@ impl Strata {
         self.births_ms[index] = self.now_ms;
     }
 
-    /// Keeps tags unambiguous. A page outlives the span of tags only if main evicts nothing while pages in
-    /// front of it come and go by truncation. That costs one walk in some 240 generations.
+    /// Keeps tags unambiguous, by one walk in some 240 generations. A page outlives the span of tags only if
+    /// main evicts nothing while truncations remove pages in front of it.
     fn retire_tags(&mut self) {
         let Some(oldest) = self.main.border() else { return };
         if self.generations_ago(self.slots.tag(oldest)) < TAG_SPAN - 2 {
@@ -257,8 +251,7 @@ impl Strata {
         self.main.unlink(&mut self.slots, slot, tag >= FIRST_MAIN);
     }
 
-    /// Moves main's oldest pages to the edge until it has the margin's length: at most two pages a call, for
-    /// at most one leaves.
+    /// Moves main's oldest pages to the edge, up to the margin's length and at most two a call.
     fn feed_edge(&mut self, touches: &dyn AccessCounts) {
         for _ in 0..2 {
             let Some(slot) = self.main.border() else { return };
@@ -304,7 +297,6 @@ impl Strata {
         }
     }
 
-    /// Examines the next candidate for eviction.
     fn look(&mut self, touches: &mut dyn AccessCounts) -> Step {
         let others = self.probation.len() + self.main.len();
         if self.held.due(others) {
@@ -423,7 +415,7 @@ impl Evict for Strata {
     }
 
     fn set_capacity(&mut self, pages: usize) {
-        // A pool that grows by an eighth or more fills anew; smaller steps are tuning, not growth.
+        // A pool that grows by an eighth or more fills anew; smaller steps are tuning.
         self.filling |= pages > self.capacity + self.capacity / 8;
         let target = self.probation_target * pages / self.capacity.max(1);
         self.capacity = pages;

@@ -1,16 +1,16 @@
 //! `2q`: a FIFO for new pages, a ghost of those evicted from it, and an LRU list for refaulted pages.
 //!
-//! Source: T. Johnson and D. Shasha, "2Q: A Low Overhead High Performance Buffer Management Replacement Algorithm",
-//! VLDB 1994, the full version; shares as there and in libCacheSim: A1in 1/4 of the pool, A1out 1/2.
+//! Source: T. Johnson and D. Shasha, "2Q: A Low Overhead High Performance Buffer Management Replacement
+//! Algorithm", VLDB 1994, the full version. Shares as there and in libCacheSim: A1in 1/4 of the pool, A1out
+//! 1/2.
 //!
 //! ```text
 //!   new ► in (FIFO, 1/4) ► evicted ► remembered in out (ghost FIFO, 1/2) ──┐ faulted again
 //!         uses there are correlated                                      ▼
 //!         and do not count                         main (LRU): used ► head ... tail ► evicted, forgotten
 //! ```
-//! Hits in `in` change nothing, as in the paper, so batches lose nothing there. `main` is an LRU list ordered
-//! afterwards by the hand (see `queue_policy`): pages used between two passes lose their order among each
-//! other.
+//! Hits in `in` change nothing, as in the paper, so batches lose nothing there. The hand orders the LRU list
+//! `main` later (see `queue_policy`): pages used between two passes lose their order.
 //!
 //! Departure: victims come from `main` while `in` is within its share, and from `in` when `main` is empty.
 
@@ -33,7 +33,6 @@ pub(crate) struct TwoQ {
 }
 
 impl TwoQ {
-    /// For slots below `slots_max` and a pool of `capacity` pages.
     pub(crate) fn build(slots_max: usize, capacity: usize) -> QueuePolicy<TwoQ> {
         QueuePolicy::new(slots_max, TwoQ { capacity, out: Ghost::new(slots_max / OUT_DIVISOR, 8) })
     }

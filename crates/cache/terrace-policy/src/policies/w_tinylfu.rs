@@ -1,10 +1,10 @@
-//! `w-tinylfu`: a small LRU window; a page that leaves it enters the main list only if it is used more often
-//! than the victim there.
+//! `w-tinylfu`: a small LRU window. A page that leaves it enters the main list only with more uses than the
+//! victim there.
 //!
 //! Source: G. Einziger, R. Friedman, B. Manes, "TinyLFU: A Highly Efficient Cache Admission Policy", ACM TOS
-//! 2017; in the form of libCacheSim 0.3: window 1/100 of the pool; main a segmented LRU, 1/5 and 4/5; the
-//! sketch a counting Bloom filter with an error of 1/1000 at as many keys as main has pages, halved after 32
-//! hits a page of main.
+//! 2017, in the form of libCacheSim 0.3. The window is 1/100 of the pool, main a segmented LRU (1/5 and 4/5).
+//! The sketch is a counting Bloom filter, with an error of 1/1000 at one key a page of main. It is halved
+//! after 32 hits a page of main.
 //!
 //! ```text
 //!   new ► window (LRU, 1/100) ─ tail ─► more frequent than ───┬─ yes ► probation ─ used ─► protected (4/5)
@@ -13,25 +13,23 @@
 //!                                                             └─ no: evicted  evicted       │
 //!                                                                        └──────────────────┘
 //! ```
-//! The filter counts a page when it enters, when it is used in main, and at every candidacy for admission.
-//! Its key is a hash of object and page index, so it knows pages evicted long ago and needs no ghost.
-//! Counters have 8 bits and saturate at 255 (libCacheSim: 32 bits; a scan does not displace pages with such
-//! counts either way). Other hash functions change miss ratios by some 1 %: most of the filter's content is
-//! noise, as counts do not age without hits.
+//! The filter counts a page when it enters, at its uses in main, and at every candidacy for admission. Its
+//! key is a hash of object and page index, so it knows pages evicted long ago and needs no ghost. Counters
+//! have 8 bits and saturate at 255 (libCacheSim: 32 bits; a scan displaces no page with such a count). Other
+//! hash functions change miss ratios by some 1 %: without hits counts do not age, and fill the filter with
+//! noise.
 //!
-//! Rounding down the shares of main leaves one page over. As in libCacheSim, this matters: a page that
-//! returns to a full probation pushes another one out. That page is `dropped`, the next to be evicted, and
-//! the window's next page takes its place in main without a comparison. Otherwise main ages less (11 % more
-//! misses on one trace). libCacheSim evicts the dropped page at the hit; here it is evicted at the next
-//! fault, and a use before that moves it to the window.
+//! The rounding of main's shares leaves one page over. As in libCacheSim, a page that returns to a full
+//! probation pushes another one out. That page is `dropped`, the next victim, and the window's next page
+//! takes its place in main without a comparison. Otherwise main ages less (11 % more misses on one trace).
+//! libCacheSim evicts the dropped page at the hit. Here the next fault evicts it, and a use before that moves
+//! it to the window.
 //!
-//! With batches, the page's place at the hand's pass decides whether its uses were in the window, where they
-//! do not count, or in main (see `queue_policy`). Of many uses between two passes at most 3 are seen, so
-//! frequent pages look alike. The window gets at least a batch of the pool: a page must have been in it to be
-//! compared.
+//! With batches, uses count by the page's place at the hand's pass: in main, not in the window (see
+//! `queue_policy`). A pass sees at most 3 uses, so frequent pages look alike. The window gets at least a
+//! batch of the pool, since only its pages are compared.
 //!
-//! Departure: where 1/100 of the pool is less than a page, libCacheSim has no window and admits nothing (a
-//! miss ratio of 1); here the window is one page.
+//! Departure: the window has at least one page. With none, libCacheSim admits no page at all.
 
 use crate::keys::mix;
 use crate::list::Step;
@@ -93,7 +91,6 @@ impl Sketch {
 #[derive(Debug)]
 pub(crate) struct WTinyLfu {
     capacity: usize,
-    /// Maximum number of pages in main.
     main_max: usize,
     keys: Vec<u64>,
     sketch: Sketch,
@@ -102,7 +99,6 @@ pub(crate) struct WTinyLfu {
 }
 
 impl WTinyLfu {
-    /// For slots below `slots_max` and a pool of `capacity` pages.
     pub(crate) fn build(slots_max: usize, capacity: usize) -> QueuePolicy<WTinyLfu> {
         QueuePolicy::new(slots_max, WTinyLfu::new(slots_max, capacity))
     }

@@ -11,7 +11,6 @@ use terrace_shm::zpool::ZPool;
 use terrace_shm::zread::PageCopy;
 use terrace_shm::{Geometry, Segment, TouchTable};
 
-/// A segment with its pool.
 pub(crate) struct Fixture {
     pub seg: Arc<Segment>,
     pub touches: Arc<TouchTable>,

@@ -290,8 +290,8 @@ fn touches_age_a_round_at_a_time_and_none_is_forgotten() {
     assert!(counts(&fixture).iter().zip(&before).all(|(&a, &b)| a == halved(b)));
 }
 
-/// Sizes as of real files (LZ4 on programs, libraries and texts: few small, most between a quarter and three
-/// quarters of a page), in a pool that is filled, then thinned out and compacted.
+/// Sizes as of real files: few small, most between a quarter and three quarters of a page. The pool is
+/// filled, thinned out and compacted.
 #[test]
 fn little_is_lost_between_objects() {
     let mut fixture = fixture(1200, 1200);

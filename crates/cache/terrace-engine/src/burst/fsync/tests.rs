@@ -1,5 +1,5 @@
-//! Power cuts and kills of the daemon at random times, while a target answers fsyncs.
-//! Acknowledged data are not lost, and later changes by other programs are not overwritten.
+//! Power cuts and kills of the daemon at random times, while a target answers fsyncs. Acknowledged data stay,
+//! and later changes by other programs, too.
 
 mod faults;
 mod growing;
@@ -49,7 +49,6 @@ struct Fixture {
     now: Vec<Vec<u32>>,
     next: u32,
     began: Instant,
-    /// fsyncs answered by the target.
     target_fsyncs: u64,
     /// A directory of the source's file system, for engines that get a source root.
     root: Option<File>,
@@ -159,7 +158,6 @@ impl Fixture {
     fn dirty(&self, file: usize) -> u64 {
         self.objects[file].dirty_pages()
     }
-    /// Truncates a file and extends it to its old size.
     fn cut(&mut self, file: usize, page: usize) {
         let o = &self.objects[file];
         self.engine.truncate(o, (page * PAGE) as u64).unwrap();
@@ -245,8 +243,8 @@ impl Fixture {
         let at = file.map_or(FileLookup::Gone, |file| FileLookup::Found(file.as_raw_fd().into()));
         self.engine.replay(id, at, decision).unwrap()
     }
-    /// Checks that each page of the source is one of the expected versions, which then becomes the new state.
-    /// False: a page is a mix of two versions.
+    /// Checks that each page of the source is an expected version, and takes it as the new state. False: a
+    /// page is a mix of two versions.
     fn look(&mut self, what: &str) -> bool {
         let mut whole = true;
         for file in 0..FILES {
@@ -291,8 +289,7 @@ impl Fixture {
     }
 }
 
-/// Whether a page is one of these versions, or begins like one and ends like another: an unsynced write came
-/// during the writeback.
+/// Whether a page is one of these versions, or a mix of two after an unsynced write during the writeback.
 fn is_of(page: &[u8], versions: &Versions) -> bool {
     versions.iter().any(|begin| {
         let begin = content(*begin);

@@ -1,18 +1,18 @@
-//! Undestaged pages on a device, as its records name them. They are durable on the device, an fsync of them
-//! may be answered, and the source lacks them.
+//! Undestaged pages on a device, as its records name them. They are durable on the device, and the source
+//! lacks them. A program may have got the answer of their fsync.
 //!
 //! ```text
 //!   BaseVersion, Undestaged ...   fsync: the source durably has this identity; a replay writes these pages over it
 //!   WriteIntent                   until this time the run may change the source
 //!   DestageComplete               the source has all of the pages durably
 //! ```
-//! Only a later destage-complete record, or a later undestaged version of the page, ends an undestaged page.
-//! A tombstone does not: the page changed in memory, and its new content may exist nowhere else. A later
-//! clean page does not: its content is the source's, but perhaps not durable there.
+//! An undestaged page ends only with a destage-complete record or a newer undestaged version. A tombstone
+//! does not end it: the new content may exist in memory alone. A later clean page does not: the source may
+//! not have it durably.
 //!
-//! A hole is a part of the log with damaged keys. It may have contained destage-complete records: undestaged
-//! pages before it are *doubtful*. They are reported and kept, and no start writes them to the source. A hole
-//! may have contained undestaged pages, too ([`Undestaged::hidden`]).
+//! A hole is a part of the log with damaged keys. It may have contained destage-complete records, so
+//! undestaged pages before it are *doubtful*. A start reports and keeps doubtful pages, and never writes them
+//! to the source. A hole may also hide undestaged pages ([`Undestaged::hidden`]).
 
 use super::{Batch, Link, Record};
 use std::collections::{BTreeMap, HashMap};
@@ -56,8 +56,7 @@ pub struct Undestaged {
 }
 
 impl Undestaged {
-    /// Adds a region's batches, in the order of the log. `damaged`: content pages that do not match their
-    /// keys.
+    /// Adds a region's batches, in log order. `damaged`: content pages that do not match their keys.
     pub(super) fn add(&mut self, link: &Link, batches: &[Batch], damaged: &[u32]) {
         for batch in batches {
             batch.others().iter().for_each(|record| self.note(record, link.filling.lap));

@@ -102,8 +102,7 @@ fn damaged_copy_leaves_no_clean_target() {
     assert!(!found.clean && found.lap_base() > laps, "{found:?}");
 }
 
-/// Runs begin and end, with power cuts in between. A target is clean only after an end, and no two runs share
-/// laps.
+/// Runs with power cuts. A target is clean only after an end, and no two runs share laps.
 #[test]
 fn power_cuts_leave_one_sound_superblock() {
     let rng = &mut Rng::new(seed("power_cuts_leave_one_sound_superblock"));

@@ -1,9 +1,7 @@
-//! Lock of a tier, for one instance at a time: a write lock on the open file (F_OFD_SETLK), which ends with
-//! its last descriptor.
+//! Lock of a tier for one instance: a write lock on the open file (F_OFD_SETLK).
 //!
-//! The lock belongs to the open file and not to a process. It survives a crash of terraced, for the
-//! supervisor has the same descriptor. It also outlives all processes for a moment: operations of io_uring
-//! hold the open file until the kernel has cleaned up.
+//! The lock belongs to the open file. It survives a crash of terraced, because the supervisor has the same
+//! descriptor. Operations of io_uring can hold the open file for a moment after all processes have ended.
 
 use super::error::Fault;
 use std::io;
@@ -33,8 +31,7 @@ pub(super) fn wait_until_free(file: impl AsFd) -> Result<(), Fault> {
     try_or_wait(file.as_fd(), |file| Ok(!is_taken(file)?))
 }
 
-/// The same for a block device. The kernel drops a process's exclusive claim (O_EXCL) a moment after its
-/// lock.
+/// The same for a block device: the kernel drops a process's claim (O_EXCL) a moment after its lock.
 ///
 /// # Errors
 /// As [`take_or_wait`].
@@ -101,9 +98,8 @@ fn whole(kind: libc::c_int) -> libc::flock {
     lock
 }
 
-/// The process that holds the lock, if visible to this user. The kernel names no holder of such a lock, so
-/// descriptors of processes are searched. A supervisor and its terraced share them: the supervisor is
-/// returned.
+/// The process that holds the lock, if visible to this user. The kernel names no holder, so this searches the
+/// descriptors of processes. Of a supervisor and its terraced, it returns the supervisor.
 pub(super) fn holder(file: impl AsFd) -> Option<i32> {
     let stat = rustix::fs::fstat(file.as_fd()).ok()?;
     let is_it = |path: &Path| {
@@ -115,7 +111,7 @@ pub(super) fn holder(file: impl AsFd) -> Option<i32> {
     holders.iter().find(|pid| !is_child(pid)).or(holders.first()).copied()
 }
 
-/// Whether the process ends or has ended: it keeps its descriptors until its memory is freed.
+/// Whether the process ends: it keeps its descriptors until the kernel has freed its memory.
 fn is_ending(pid: i32) -> bool {
     const KILL: u64 = 1 << (libc::SIGKILL - 1);
     let (Ok(stat), Ok(status)) = (proc::text(pid, "stat"), proc::text(pid, "status")) else { return true };

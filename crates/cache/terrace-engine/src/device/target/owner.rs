@@ -1,12 +1,12 @@
-//! Aliases of a target: loop devices over its file, and devices below or beside them. A lock on one of them
-//! is not visible on the others.
+//! Aliases of a target: loop devices over its file, and devices below or beside them. A lock on one alias is
+//! invisible on the others.
 //!
 //! ```text
 //!   file ◄── loop0 ◄── partition, dm ...       the kernel's exclusive claims (O_EXCL) join a device with its partitions and volumes,
 //!     ▲───── loop1                             but not with the backing file or device of a loop device
 //! ```
-//! Each instance takes its own lock first, and checks the aliases afterwards. So of two concurrent starts at
-//! least one sees the other.
+//! Each instance first takes its own lock and then checks the aliases. So one of two concurrent starts sees
+//! the other.
 
 use super::error::Fault;
 use super::lock;
@@ -18,7 +18,6 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Identity of a file or block device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     File(u64, u64),
@@ -73,7 +72,7 @@ fn shown(sys: &Path) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(path.strip_suffix(b"\n").unwrap_or(&path))))
 }
 
-/// Aliases of a place. Those without a path are covered by the kernel's claims.
+/// Aliases of a place. The kernel's claims cover those without a path.
 fn aliases(place: Place, loop_devices: &[(PathBuf, Place, PathBuf, Place)]) -> Vec<(Option<PathBuf>, Place)> {
     let mut all = Vec::new();
     for (device, of_device, shown, of_shown) in loop_devices {

@@ -1,5 +1,4 @@
-//! Location of a path: its mount, and its path within the file system, which may be mounted at several
-//! places.
+//! Location of a path: its mount, and its path within the file system. A file system can have several mounts.
 
 use super::error::Fault;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};

@@ -9,9 +9,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// The identity of a directory. Local file systems have an identity of their own and lasting inode numbers.
-/// (Device numbers depend on the order of discovery, and change at each mount of some file systems.) For all
-/// others the mount table names the server and the directory there.
+/// The identity of a directory. Local file systems have an identity and lasting inode numbers. (Device
+/// numbers change with the order of discovery, or at each mount.) For other file systems it uses server and
+/// directory from the mount table.
 ///
 /// # Errors
 /// The directory cannot be examined.

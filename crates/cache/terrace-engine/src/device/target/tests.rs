@@ -10,8 +10,8 @@ use terrace_testkit::is_root;
 
 const MIB: u64 = 1 << 20;
 
-/// A process between fork and exec holds all descriptors of this one for a moment, and with them the locks of
-/// targets. So tests that open targets and tests that start processes take turns.
+/// A process between fork and exec holds all descriptors, and so all locks of targets, for a moment. So tests
+/// that open targets and tests that start processes take turns.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// A source and a place for targets, on a file system with direct I/O.
@@ -317,7 +317,6 @@ fn tmpfs_is_refused() {
     assert!(!path.exists());
 }
 
-/// Runs a command of the machine and returns its output.
 fn run(program: &str, args: &[&str]) -> String {
     let done = Command::new(program).args(args).output().unwrap();
     assert!(done.status.success(), "{program}: {}", String::from_utf8_lossy(&done.stderr));

@@ -24,8 +24,8 @@ fn version(page: u32, times: u32) -> u32 {
     page + times * PAGES as u32
 }
 
-/// A terraced that is stopped between its write intent and the write changes the source too late: this is a
-/// conflict, and acknowledged data are kept. If it continues, the source acknowledges later fsyncs, durably.
+/// A terraced stops between its write intent and the write, and changes the source too late. This is a
+/// conflict, and acknowledged data stay. If it continues, the source acknowledges later fsyncs, durably.
 #[test]
 fn write_after_the_end_of_its_intent_is_a_conflict() {
     for goes_on in [false, true] {
@@ -51,8 +51,7 @@ fn write_after_the_end_of_its_intent_is_a_conflict() {
     }
 }
 
-/// Write intents use this machine's clock, and files the source's: where the two differ the source answers
-/// fsyncs.
+/// Write intents use this machine's clock, files the source's. If they differ, the source answers fsyncs.
 #[test]
 fn source_with_another_clock_answers_itself() {
     for shift in [-10 * SECOND, 10 * SECOND] {
@@ -122,8 +121,7 @@ fn conflict_outlives_a_killed_terraced() {
     assert!(source_page(&world) == content(version(1, 1)));
 }
 
-/// The next terraced writes back the pages it finds dirty at once, but only after the scan of the target and
-/// a write intent on it.
+/// The next terraced writes back dirty pages at once, after the target's scan and a write intent.
 #[test]
 fn next_terraced_writes_nothing_without_an_intent() {
     for seed in 0..4 {
@@ -170,8 +168,8 @@ fn unresolved_conflict_stops_no_file() {
     assert_eq!(world.replay(world.objects[0].id(), Decision::Discard), Replayed::Dropped);
 }
 
-/// The source has acknowledged newer pages than the target's, and the target had no room for the
-/// destage-complete record. It gets no undestaged page of the file before that record.
+/// The source has acknowledged newer pages, and the target has no room for the destage-complete record.
+/// Before that record the target gets no undestaged page of the file.
 #[test]
 fn target_without_room_gives_back_no_old_page() {
     let mut world = Fixture::new(40);
@@ -212,7 +210,6 @@ fn write_budget_bounds_undestaged_pages() {
     world.check();
 }
 
-/// A start reports a target that is unreadable and may have undestaged pages.
 #[test]
 fn unreadable_target_that_may_have_undestaged_is_reported() {
     for has_undestaged in [true, false] {
@@ -254,8 +251,8 @@ fn flush_that_fails_fails_for_all() {
     assert!(first && second && device.flush().is_err());
 }
 
-/// Lives with changes by other programs right after the power cut: no change is overwritten. Each file with
-/// undestaged pages is reported, and its pages are kept for a decision.
+/// Lives with changes by other programs right after the power cut. All changes stay, and a start reports the
+/// files with undestaged pages and keeps the pages.
 #[test]
 fn changes_after_random_power_cuts_stay_and_nothing_is_lost() {
     let first = seed("changes_after_random_power_cuts_stay_and_nothing_is_lost");

@@ -5,8 +5,7 @@ use super::*;
 use crate::service::flusher;
 use std::os::unix::fs::PermissionsExt;
 
-/// Unit of writes and sizes, smaller than a page: pages are also written in part, and the last one is rarely
-/// whole.
+/// Unit of writes and sizes, less than a page: some writes cover a part, and the last page is rarely whole.
 const BLOCK: usize = 1024;
 const BLOCKS: usize = 40;
 
@@ -14,7 +13,6 @@ fn block(version: u32) -> Vec<u8> {
     version.to_le_bytes().repeat(BLOCK / 4)
 }
 
-/// Expected state of a file.
 struct File {
     /// Size in blocks, and the possible sizes after a power cut.
     size: usize,
@@ -138,8 +136,8 @@ impl Growing {
         }
         assert_eq!(self.world.engine.check(), Vec::<String>::new(), "{what}");
     }
-    /// Checks that each block of the source is one of the expected versions, which then becomes the new
-    /// state. False: a block is a mix of two writes, because it was under write.
+    /// Checks that each block of the source is an expected version, and takes it as the new state. False: a
+    /// block is a mix of two writes, because it was under write.
     fn look(&mut self, what: &str) -> bool {
         let mut whole = true;
         for (file, of) in self.files.iter_mut().enumerate() {
@@ -262,8 +260,7 @@ fn power_cuts_take_nothing_of_files_that_grow() {
     );
 }
 
-/// First fsync of a new file, and each one after growth, with whole pages or not: the source commits the size
-/// alone.
+/// First fsync of a new file, and each after growth: the source commits the size alone.
 #[test]
 fn fsync_of_a_file_that_grows_writes_nothing_to_the_source() {
     let mut growing = growing(8);
@@ -318,8 +315,7 @@ fn pages_that_went_ahead_have_the_base_of_their_fsync() {
     growing.fsync(0);
     assert_eq!(growing.world.target_fsyncs, 2);
     growing.world.engine.halt();
-    // All processes die without a power cut. With an older base version, the writer of the changes would be
-    // unknown.
+    // All processes die. With an older base version, the changes would be of unknown origin.
     assert_eq!(growing.world.restart(Some(1)), (3, vec![]));
     growing.look("after the death of all");
 }
@@ -388,7 +384,7 @@ fn failing_writeback_is_reported_by_each_fsync() {
     assert_eq!((growing.world.target_fsyncs, growing.world.dirty(0)), (0, 0), "the source has answered");
 }
 
-/// A killed terraced may have written pages to the source of which the target has older versions.
+/// A killed terraced may have written pages to the source, with older versions on the target.
 #[test]
 fn next_terraced_destages_before_a_new_base_version() {
     // Otherwise the successor writes back the dirty pages at once.
@@ -424,8 +420,7 @@ fn full_target_gets_nothing_ahead() {
     assert_eq!((growing.world.target_fsyncs, growing.world.dirty(0)), (1, 0), "the source has answered");
 }
 
-/// The source has no space for missing pages: the fsync reports that, instead of a later failure of
-/// acknowledged data.
+/// The source has no space for missing pages: the fsync reports that, before any acknowledgement.
 #[test]
 fn full_source_is_reported_by_the_fsync() {
     for ahead in [false, true] {
@@ -484,8 +479,8 @@ fn small_appends_are_answered_by_the_source() {
     assert_eq!(growing.world.target_fsyncs, 2);
 }
 
-/// The close of a file with undestaged pages does not start I/O, which would delay the commit of the next
-/// file. It follows after the burst.
+/// The close of a file with undestaged pages starts no I/O: that would delay the next file's commit. It
+/// follows after the burst.
 #[test]
 fn close_of_what_a_tier_has_does_not_hurry_the_source() {
     for has_undestaged in [true, false] {

@@ -12,7 +12,7 @@ pub(super) fn often(config: &mut EngineConfig, seed: u64) {
     }
 }
 
-/// A fixture in which the source takes half of the pages that it may.
+/// A fixture with half of the possible pages for the source.
 fn half() -> Fixture {
     Fixture::with(8, |config| (config.source_share, config.tier_fsync_min) = (SourceShare::Half, 1))
 }
@@ -54,7 +54,7 @@ fn source_gets_only_pages_that_the_target_has_never_had() {
     world.look("after the cut");
 }
 
-/// The fsyncs of such a file need no commit of the source, and the death of all processes leaves no conflict.
+/// Fsyncs of such a file need no commit of the source. The death of all processes leaves no conflict.
 #[test]
 fn file_with_a_base_is_not_shared() {
     let mut world = half();

@@ -29,7 +29,6 @@ pub(super) struct Volatile {
     pub(crate) meanwhile: Mutex<Option<Meanwhile>>,
     /// A write asked for immediate writeback from the page cache.
     pub(crate) hurried: AtomicBool,
-    /// Bytes of all writes.
     pub(crate) written: AtomicU64,
     pub(crate) failing: AtomicBool,
     /// Allocations and writes fail with ENOSPC.
@@ -68,7 +67,6 @@ impl Volatile {
     pub(super) fn file(&self, number: usize) -> Arc<File> {
         self.files.lock()[number].clone()
     }
-    /// Replaces a file, and returns the old one.
     pub(super) fn replace(&self, number: usize, file: File) -> Arc<File> {
         std::mem::replace(&mut self.files.lock()[number], Arc::new(file))
     }

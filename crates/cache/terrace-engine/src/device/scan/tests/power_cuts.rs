@@ -52,8 +52,8 @@ fn check(medium: &SimMedium, scanned: &Scanned, files: &Files, geometry: Geometr
     pages
 }
 
-/// A scan finds flushed pages that are still valid if their file's identity was flushed as well. Exception: a
-/// later key of the page is damaged.
+/// A scan finds flushed, valid pages if their file's identity was flushed, too. Exception: a later key of the
+/// page is damaged.
 fn check_warmth(scanned: &Scanned, writer: &Writer<'_>, files: &Files) {
     let (index, digests) = &writer.flushed;
     for ((object, page), slot) in index {
@@ -167,8 +167,7 @@ fn life(seed: u64, rounds: u64, trouble: Trouble, believed: &mut Believed) {
     }
 }
 
-/// Runs `TERRACE_POWER_CUTS` rounds; by default 10,000 over all tests of this file, or in each of them in a
-/// soak.
+/// Runs `TERRACE_POWER_CUTS` rounds. Default: 10,000 over all tests of this file; in a soak, in each of them.
 fn lives(name: &str, trouble: Trouble) -> Believed {
     let usual = if std::env::var_os("TERRACE_SOAK").is_some() { 10_000 } else { 3400 };
     let rounds: u64 = std::env::var("TERRACE_POWER_CUTS").map_or(usual, |n| n.parse().expect("a number"));
@@ -198,8 +197,8 @@ fn flipped_bits_bring_back_no_stale_page() {
     assert!(believed.pages > 500 && believed.lost > 10, "{believed:?}");
 }
 
-/// A read fails at a start: of a page (one of them with an older key of the same content), or of a region's
-/// keys. Then the page changes, and the file's new identity is recorded.
+/// A start fails to read a page (in one case with an older key of the same content), or a region's keys. Then
+/// the page changes, and the file's new identity is recorded.
 #[test]
 fn failed_read_of_a_start_brings_back_no_stale_page() {
     for seed in [16525238721193464334, 2497973756372081834, 18310230027719256210] {

@@ -198,8 +198,7 @@ fn large(regions: u32, region_bytes: u32, batches: u32) -> (std::fs::File, Super
 
 const RECORDS: usize = 338;
 
-/// `TERRACE_SCAN_REGIONS` regions of 16 MiB with 16 batches instead of small ones: prints how long a scan
-/// takes.
+/// `TERRACE_SCAN_REGIONS` regions of 16 MiB with 16 batches: prints the time of a scan.
 #[test]
 fn scan_reads_more_regions_than_one_window() {
     let regions = std::env::var("TERRACE_SCAN_REGIONS").ok().map(|n| n.parse().unwrap());

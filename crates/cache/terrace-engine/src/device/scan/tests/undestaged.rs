@@ -30,7 +30,6 @@ struct Writer<'a> {
     region: u32,
     at: u32,
     next: u64,
-    /// Undestaged pages after each batch.
     maps: Vec<PageMap>,
     /// The same between the batch's records and its pages.
     complete: Vec<PageMap>,
