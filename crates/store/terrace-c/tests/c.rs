@@ -8,7 +8,9 @@ fn library() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     output(
         Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--locked", "-p", "terrace-c", "--target-dir"])
+            // The features of a build of this crate alone are others: all crates would be built again.
+            .args(["build", "--quiet", "--locked", "--workspace", "--exclude", "terrace-remote"])
+            .args(["--lib", "--tests", "--target-dir"])
             .arg(target)
             .current_dir(env!("CARGO_MANIFEST_DIR")),
     );
