@@ -168,7 +168,11 @@ fn long_names(sources: &[(PathBuf, String)]) -> Vec<String> {
     let of_file = |(path, code): &(PathBuf, String)| {
         let names = code.split("fn ").skip(1).map(name).filter(|name| name.len() > NAME_LENGTH_MAX);
         let line = |name: String| {
-            format!("{}: {name} has {} characters, over {NAME_LENGTH_MAX}", path.display(), name.len())
+            format!(
+                "{}: the name {name} has {} characters; the maximum is {NAME_LENGTH_MAX}",
+                path.display(),
+                name.len()
+            )
         };
         names.map(line).collect::<Vec<_>>()
     };

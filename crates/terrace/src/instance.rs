@@ -187,7 +187,7 @@ impl Instance {
             && err.kind() != io::ErrorKind::NotFound
         {
             tracing::warn!(
-                "{}: cannot create or remove the mark of a stop: {err}",
+                "{}: cannot create or remove the mark of a running stop: {err}; a new mount here may wait wrongly",
                 self.path("stopping").display()
             );
         }

@@ -1,4 +1,4 @@
-//! One request to the daemon and its answer, over a connected socket.
+//! The client sends one request to the daemon over a connected socket, and waits for the answer.
 
 use crate::sys;
 use std::ffi::{c_int, c_void};

@@ -232,7 +232,11 @@ impl Medium for RemoteMedium {
         if self.end()
             && let Err(failed) = self.0.lease.give_back(&self.0.store)
         {
-            tracing::warn!("tier {}: {}; its lock expires in a minute", self.0.name, failed.why);
+            tracing::warn!(
+                "tier {}: cannot release its lock: {}; the lock expires within a minute",
+                self.0.name,
+                failed.why
+            );
         }
     }
 }

@@ -73,7 +73,10 @@ fn step(shared: &Shared, request: Option<Request>, renewed: &mut Option<Duration
             Ok(true) => *renewed = Some(began),
             Ok(false) => {
                 let why = "another instance has taken the target";
-                tracing::error!("tier {}: {why}; nothing is written to it any more", shared.name);
+                tracing::error!(
+                    "tier {}: {why}; this instance reads the source instead, and writes nothing to the target any more",
+                    shared.name
+                );
                 shared.health.lose(why);
                 shared.health.reads_fail.store(true, Ordering::Release);
                 return Ok(());

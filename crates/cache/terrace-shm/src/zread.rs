@@ -1,5 +1,5 @@
-//! Reads a page of the compressed pool without the daemon: copies the bytes, checks the entry again, decodes
-//! the copy.
+//! A client reads a compressed page without the daemon, and the daemon reads it without its lock. The reader
+//! copies the bytes, checks the entry again, and decodes the copy.
 //!
 //! It decodes the bytes only after the check: torn bytes never reach the decoder, another page's content
 //! never the caller. Decoder and lengths are still bounded, so that the pool need not be trusted.

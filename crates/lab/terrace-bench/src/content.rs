@@ -1,5 +1,5 @@
-//! Content of a data set's pages: incompressible words ([`pages`]), or pieces of the machine's own files with
-//! a stamp in each page.
+//! A data set's pages contain pseudo-random 8-byte numbers ([`pages`]), or pieces of the machine's own files.
+//! In the latter, a stamp begins each page.
 //!
 //! A stamped page is 32 bytes of stamp and 4064 bytes of text, program or log, in files' order:
 //! ```text

@@ -309,7 +309,7 @@ mod tests {
         let (mut writer, before) = Writer::append(&path).unwrap();
         assert_eq!(before, Results::default());
         writer.header(&header()).unwrap();
-        let refused = Run { refused: Some("the memory limit did not bind".into()), ..Run::default() };
+        let refused = Run { refused: Some("the memory limit has no effect".into()), ..Run::default() };
         for run in [&run("a"), &refused] {
             writer.run(run).unwrap();
         }

@@ -1,5 +1,5 @@
-//! Runs tests beside a compressed tier under constant load: `TERRACE_BUSY_TIER=1`, with a `TERRACE_CONFIG`
-//! that gives the tier a part of the memory and admits all pages (`data/compressed.toml`).
+//! A helper program, the presser, keeps the compressed tier of each tested instance busy.
+//! `TERRACE_BUSY_TIER=1` enables it, with a `TERRACE_CONFIG` such as this crate's `data/compressed.toml`.
 //!
 //! Most tested programs touch less than an instance's minimum memory, so none of their pages would be
 //! compressed. Here every mount has the minimum memory, and a program beside the test (`presser`) reads a

@@ -1,4 +1,5 @@
-//! The directory to be served, and the preload library.
+//! `terrace doctor` checks the preload library and the directory to be served: its file system, leases and
+//! O_DIRECT.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;

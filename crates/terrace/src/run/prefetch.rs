@@ -1,4 +1,5 @@
-//! `run --prefetch`: reads the schedule before the command, and reports its problems afterwards.
+//! `run --prefetch` reads the schedule before the command starts. Afterwards it reports files that are gone
+//! or changed, and a useless schedule.
 
 use std::path::Path;
 

@@ -396,7 +396,7 @@ impl Watch {
             // immediate.
             Poll::End => {
                 self.orphaned = true;
-                tracing::info!("`terrace run` is gone; ending with its command");
+                tracing::info!("`terrace run` has died; this instance stops when the command ends");
             }
         }
     }

@@ -1,5 +1,5 @@
-//! The base version of a file: the identity of a state that is durable in the source. After a power cut a
-//! start writes the target's undestaged pages over this state alone.
+//! A file's base version is the identity of a state that is durable in the source. After a power cut, a start
+//! writes undestaged pages over this state, or over later changes within a write intent (`burst/replay.rs`).
 //!
 //! A file gets a base version in two ways:
 //! - All content is durable in the source (`burst::sync_to_source`).

@@ -1,4 +1,4 @@
-//! Name of a file that lasts over restarts: its inode number, or only its path.
+//! A file's name over restarts is its inode number, or its path where inode numbers do not last.
 //!
 //! Local file systems keep inode numbers, and stamp each change by the kernel's clock. FUSE, network file
 //! systems and others may assign new numbers at each mount. Their times come from the server.

@@ -1,4 +1,5 @@
-//! Pages read without admission: the caller gets their content, and a shadow stays.
+//! A page read without admission goes to the caller only. Its entry gets a shadow, so a second read admits
+//! it.
 
 use crate::context::Context;
 use crate::file::object::Object;

@@ -83,7 +83,10 @@ fn open(cx: &Context, device: &DeviceIo) -> io::Result<()> {
     let pages: usize = restored.parked.values().map(|parked| parked.pages.len()).sum();
     let name = &device.name;
     let files = restored.parked.len();
-    tracing::info!("tier {name}: {pages} pages of {files} files found in {:?}", began.elapsed());
+    tracing::info!(
+        "tier {name}: the scan finds {pages} pages of {files} files, and takes {:?}",
+        began.elapsed()
+    );
     fsync::adopt(cx, device, undestaged);
     cx.state.lock().install(device.number, restored);
     device.set_may_have_undestaged(has_undestaged);

@@ -225,7 +225,7 @@ pub(crate) fn resize(cx: &Context, config: &DeviceConfig) -> io::Result<Arc<Targ
     let table = Arc::new(device.table_files().resized(config)?);
     if !cx.devices.may_have(number, &table.table) {
         return Err(io::Error::other(
-            "another target uses its region numbers: remove the target, and add it again",
+            "another target uses region numbers of the new size: remove this target, and add it again",
         ));
     }
     let before = writer.superblock.geometry;

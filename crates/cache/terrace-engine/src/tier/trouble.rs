@@ -1,4 +1,5 @@
-//! Failing or hanging targets: reads take the source, and `stat`, `doctor` and the log name the target.
+//! A target is turned off after 64 successive failed reads, and receives no more writes. Reads of a hung
+//! target go to the source. The log and the tier's state give the reason.
 
 use crate::context::Context;
 use crate::device::io::DeviceIo;

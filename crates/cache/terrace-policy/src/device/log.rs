@@ -1,4 +1,5 @@
-//! A log of regions: pages are appended region by region, and the oldest region is reclaimed first.
+//! The log assigns pages their places on a device, region by region. The oldest region is reclaimed first.
+//! The log itself does no I/O.
 //!
 //! ```text
 //!   append ─► open region ─full─► filled regions, oldest last ─► reclaim: each live page is dropped or appended again

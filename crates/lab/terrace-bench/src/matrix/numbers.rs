@@ -211,7 +211,7 @@ fn unbound(system: SystemKind, limit: u64, metrics: &Metrics, stats: Option<&Sta
         return Some("no memory controller: there was no limit".into());
     };
     let share = used * MIB as f64 / limit as f64;
-    let told = format!("the memory limit did not bind: {used:.0} of {} MiB used", limit / MIB);
+    let told = format!("the memory limit has no effect: {used:.0} of {} MiB used", limit / MIB);
     match system {
         // foyer has its own memory setting, below the limit.
         SystemKind::Direct | SystemKind::Foyer => None,
@@ -249,7 +249,7 @@ mod tests {
         let cached = [("miss_ratio", 0.0), ("memory_max_mib", 64.0), ("limit_hits", 9.0)];
         assert_eq!(evaluate(SystemKind::Kernel, &bound, None), None);
         let why = evaluate(SystemKind::Kernel, &half, None).unwrap();
-        assert_eq!(why, "the memory limit did not bind: 32 of 64 MiB used");
+        assert_eq!(why, "the memory limit has no effect: 32 of 64 MiB used");
         assert!(evaluate(SystemKind::Kernel, &cached, None).unwrap().contains("outside the limit"));
         assert!(evaluate(SystemKind::Kernel, &bound[..1], None).unwrap().contains("no memory controller"));
         let evicted =

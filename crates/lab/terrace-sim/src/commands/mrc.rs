@@ -1,4 +1,5 @@
-//! `terrace-sim mrc`: the miss ratio of an LRU cache of every size, from one pass.
+//! `terrace-sim mrc` estimates the miss ratios of LRU caches of all sizes in one pass, from sampled pages.
+//! `--exact` adds the exact curve.
 
 use std::fmt::Write;
 use std::io;

@@ -1,5 +1,5 @@
-//! Buckets by name, in sharded tables with a lock each. The tables hold pointers only, like those of blobs
-//! ([`super::bucket`]).
+//! A store's buckets are found by name, in sharded hash tables with a lock each. The tables hold pointers to
+//! the buckets' states, like those of blobs ([`super::bucket`]).
 
 use super::bucket::spilled_bytes;
 use super::memory::{Ahead, IndexMemory};
