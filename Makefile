@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build remote test test-outside test-inside soak sources s3-server xfstests redis-suite bench bench-kv bench-ycsb bench-suites bench-foyer bench-tiers bench-hermes bench-real bench-everyday bench-policies hpc demo install uninstall deb dist header python python-test deps tools lint deny loom clean toolchain
+.PHONY: build remote test soak sources s3-server xfstests redis-suite bench bench-kv bench-ycsb bench-suites bench-foyer bench-tiers bench-hermes bench-real bench-everyday bench-policies hpc demo install uninstall deb dist header python python-test deps tools lint deny loom clean toolchain
 
 CARGO ?= cargo
 # First the toolchain that `make toolchain` installs: a distribution's may be too old.
@@ -97,19 +97,12 @@ test: packages-test toolchain
 	@bash .ci/step product $(CARGO) build --profile tested --locked $(PRODUCT) $(WITH)
 	# The whole workspace each time, with the tests chosen by their targets: with -p the features of some crates are others, and all above them are built again.
 	@bash .ci/step build $(CARGO) test $(WORKSPACE) --locked --no-run
-	@bash .ci/step tests bash .ci/beside "$(MAKE) --no-print-directory test-outside" "$(MAKE) --no-print-directory test-inside"
+	@$(QUICK) bash .ci/step tests $(CARGO) test $(WORKSPACE) --locked
+	# The soak has a run for each tier alone.
+	@$(WITH_BOTH) $(SHORTER) bash .ci/step tiers $(CARGO) test $(WORKSPACE) --locked $(BURST_TESTS)
+	# With the debug assertions of all other tests; the soak has the wheel that users get, which takes minutes to build.
+	@PYTHON_PROFILE=dev bash .ci/step python bash .ci/python test
 	@bash .ci/step
-
-# The product from outside, and again beside both tiers. The soak has a run for each tier alone.
-test-outside:
-	@$(QUICK) bash .ci/step -outside $(CARGO) test $(WORKSPACE) --locked --test all
-	@$(WITH_BOTH) $(SHORTER) bash .ci/step -tiers $(CARGO) test $(WORKSPACE) --locked $(BURST_TESTS)
-
-# All other tests. The wheel has the debug assertions of all other tests; the soak has the one that users get, which takes minutes to build.
-test-inside:
-	@$(QUICK) bash .ci/step -inside $(CARGO) test $(WORKSPACE) --locked --lib --bins --examples --test '[!a]*'
-	@$(QUICK) bash .ci/step -examples $(CARGO) test $(WORKSPACE) --locked --doc
-	@PYTHON_PROFILE=dev bash .ci/step -python bash .ci/python test
 
 ## soak: every test in its long form, with those in virtual machines, 85 minutes on two cores, or about TERRACE_SOAK_MINUTES; with the real traces in TERRACE_TRACES and the checkout in XFSTESTS, if they are set
 soak: FEATURES := remote

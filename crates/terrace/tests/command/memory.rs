@@ -214,7 +214,7 @@ fn terraced_killed_for_want_of_memory_names_it_and_serves() {
     assert!(stat.cache.memory.ceiling_bytes.is_some_and(|bytes| bytes < 64 * MIB), "{stat:?}");
     assert!(test.ask("stat", &[]).fine().out.contains("last death"));
     let log = fs::read_to_string(test.instances()[0].join("terraced.log")).unwrap();
-    assert!(log.contains("for lack of memory") && log.contains("given back"), "{log}");
+    assert!(log.contains("for lack of memory") && log.contains("gives back"), "{log}");
     read_twice(&test.mnt.join("old"));
     drop(writer.stdin.take());
     writer.wait().unwrap();
