@@ -62,9 +62,8 @@ impl Emptied {
     }
 }
 
-/// Time of the last event. In a durable record it has the meaning for the next daemon as well.
+/// Time of the last event.
 #[derive(Debug, Default)]
-#[repr(transparent)]
 pub(crate) struct LastEvent(AtomicU64);
 
 impl LastEvent {
@@ -80,11 +79,6 @@ impl LastEvent {
     pub(crate) fn within(&self, time: u64, now: u64) -> bool {
         let at = self.0.load(Ordering::Relaxed);
         at > 0 && at.saturating_add(time) > now
-    }
-
-    /// Whether this event is later than another.
-    pub(crate) fn is_after(&self, other: &LastEvent) -> bool {
-        self.0.load(Ordering::Relaxed) > other.0.load(Ordering::Relaxed)
     }
 }
 

@@ -16,7 +16,6 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use terrace_sync::Mutex;
 
-use crate::coherence::LastEvent;
 use crate::error::{Error, Result};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"trcname6");
@@ -128,10 +127,8 @@ pub(crate) struct InodeRecord {
     pub(crate) seen: AtomicU64,
     /// Hash of the last name by which the inode was found, and of its directory; 0 for none.
     pub(crate) place: AtomicU64,
-    /// Time of the last lookup that found the inode.
-    pub(crate) found: LastEvent,
-    /// Time of the last refusal that makes the kernel look the name up again.
-    pub(crate) refused: LastEvent,
+    /// Node id of that directory.
+    pub(crate) parent: AtomicU64,
 }
 
 /// One open file or directory.
@@ -167,7 +164,7 @@ pub(crate) const FREE: u32 = 0;
 pub(crate) const USED: u32 = 1;
 
 const _: () = assert!(size_of::<Header>() == HEADER_BYTES);
-const _: () = assert!(size_of::<InodeRecord>() == 88);
+const _: () = assert!(size_of::<InodeRecord>() == 80);
 const _: () = assert!(size_of::<HandleRecord>() == 40);
 const _: () = assert!(size_of::<JournalRecord>() == 24);
 

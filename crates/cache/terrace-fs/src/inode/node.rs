@@ -4,7 +4,6 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
 
 use rustix::fs::{AtFlags, Stat};
 use rustix::io::Errno;
@@ -17,7 +16,7 @@ use super::path::ProcPath;
 use super::place::Place;
 use crate::CachedFile;
 use crate::attr::{Attr, Kind};
-use crate::coherence::{self, Emptied, LastEvent};
+use crate::coherence::{Emptied, LastEvent};
 use crate::error::{Error, Result};
 use terrace_engine::source::SourceFile;
 
@@ -248,6 +247,7 @@ impl<O> Inode<O> {
         }
         let mut place = self.place.lock();
         if !place.as_ref().is_some_and(|place| place.parent == parent && *place.name == *name) {
+            self.record.parent.store(parent, Ordering::Release);
             self.record.place.store(hash_of(parent, name), Ordering::Release);
             *place = Some(Place { parent, name: name.into() });
         }
@@ -263,26 +263,9 @@ impl<O> Inode<O> {
         self.record.place.load(Ordering::Acquire) == hash
     }
 
-    pub(crate) fn note_found(&self) {
-        self.record.found.note();
-    }
-
-    /// Records a refusal that makes the kernel look the name up again.
-    pub(crate) fn note_refusal(&self) {
-        self.record.refused.note();
-    }
-
-    /// Whether a lookup, also of an earlier daemon, found the inode within `time` and after a refusal.
-    pub(crate) fn was_found_after_refusal(&self, time: Duration) -> bool {
-        let (found, refused) = (&self.record.found, &self.record.refused);
-        let is_recent = |event: &LastEvent| event.within(time.as_nanos() as u64, coherence::now());
-        is_recent(refused) && is_recent(found) && !refused.is_after(found)
-    }
-
-    /// Whether the name by which the descriptor was opened was removed.
-    pub(crate) fn has_lost_opened_name(&self) -> bool {
-        std::fs::read_link(self.path().as_path())
-            .is_ok_and(|path| path.as_os_str().as_encoded_bytes().ends_with(b" (deleted)"))
+    /// Node id of the directory of that place.
+    pub(crate) fn recorded_parent(&self) -> u64 {
+        self.record.parent.load(Ordering::Acquire)
     }
 
     /// The O_PATH descriptor, if this is a directory.

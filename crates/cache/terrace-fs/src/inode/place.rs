@@ -15,8 +15,8 @@ pub(crate) struct Place {
     pub(crate) name: Box<OsStr>,
 }
 
-/// Lifetime of a refusal, and of a lookup as evidence of a place: the kernel repeats both at once.
-pub(crate) const REPEATED_WITHIN: Duration = Duration::from_secs(1);
+/// Lifetime of a refusal: the kernel repeats its lookup and its request at once.
+const REPEATED_WITHIN: Duration = Duration::from_secs(1);
 /// Refusals kept at one time. More are those of threads that never repeated their request.
 const REFUSED_MAX: usize = 1024;
 

@@ -288,8 +288,7 @@ impl<O> InodeTable<O> {
         record.backing.store(0, Ordering::Relaxed);
         record.seen.store(UNSEEN, Ordering::Relaxed);
         record.place.store(place, Ordering::Relaxed);
-        record.found.forget();
-        record.refused.forget();
+        record.parent.store(0, Ordering::Relaxed);
         record.state.store(USED, Ordering::Release);
         Inode::new(slot, record, fd, identity.mark)
     }

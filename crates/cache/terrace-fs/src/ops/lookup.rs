@@ -45,8 +45,7 @@ impl<C: PageCache> Namespace<C> {
             (b"..", ROOT) => OsStr::new("."),
             _ => name,
         };
-        let (inode, entry) = self.enter(&parent, name, op)?;
-        inode.note_found();
+        let entry = self.enter(&parent, name, op)?.1;
         if parent.nodeid == ROOT && !parent.watched.load(Ordering::Relaxed) {
             // The kernel has the root's mode by now: see `invalidate_watched`.
             parent.watched.store(self.watch_names_of(&parent), Ordering::Relaxed);

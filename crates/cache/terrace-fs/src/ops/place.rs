@@ -9,15 +9,17 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::lookup::stat_name;
 use crate::error::{Error, Result};
 use crate::inode::identity::hash_of;
 use crate::inode::node::{UNMARKABLE, UNMARKED};
-use crate::inode::place::{Place, REPEATED_WITHIN};
+use crate::inode::place::Place;
 use crate::inode::watch::{SourceEvent, Wake};
 use crate::inode::{Inode, ROOT};
 use crate::{Caller, Kind, Namespace, PageCache};
@@ -59,13 +61,10 @@ enum PathEnd {
 impl<C: PageCache> Namespace<C> {
     /// Refuses the request if the inode's last path leads to another inode, or to none.
     pub(crate) fn expect_in_place(&self, caller: &Caller, inode: &Inode<C::Object>) -> Result<()> {
-        let in_place = self.is_in_place(inode) || self.repeats_refused_call(inode);
+        let in_place = self.is_in_place(inode) || self.recall_place(inode) && self.is_in_place(inode);
         match in_place || !self.refused.refuses(caller.tid, inode.nodeid) {
             true => Ok(()),
-            false => {
-                inode.note_refusal();
-                Err(LOOK_AGAIN)
-            }
+            false => Err(LOOK_AGAIN),
         }
     }
 
@@ -112,21 +111,22 @@ impl<C: PageCache> Namespace<C> {
         self.end_of_path(inode) == PathEnd::Other
     }
 
-    /// Whether an earlier daemon refused this inode a moment ago, and a lookup found it after that by a name
-    /// unknown to this daemon. A second refusal would reach the program: the kernel repeats a call once.
-    fn repeats_refused_call(&self, inode: &Inode<C::Object>) -> bool {
-        if inode.kind == Kind::Directory
-            || inode.place().is_some()
-            || !inode.was_found_after_refusal(REPEATED_WITHIN)
-        {
+    /// Finds the name under which an earlier daemon found the inode, in the recorded directory. The descriptor
+    /// of a hard link shows one name only. A refusal for want of the name could be the second in one system
+    /// call, and the kernel repeats a call once.
+    fn recall_place(&self, inode: &Inode<C::Object>) -> bool {
+        // The descriptor of a directory shows its present name.
+        if inode.kind == Kind::Directory || inode.place().is_some() {
             return false;
         }
-        match inode.stat().map(|stat| stat.st_nlink) {
-            Ok(0) | Err(_) => false,
-            // The descriptor's own name is known, unless it was removed and another one is left.
-            Ok(1) => inode.has_lost_opened_name(),
-            Ok(_) => true,
-        }
+        let Ok(parent) = self.inode(inode.recorded_parent()) else { return false };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = rustix::fs::openat(parent.fd(), ".", flags, Mode::empty());
+        let Ok(entries) = opened.and_then(rustix::fs::Dir::new) else { return false };
+        let mut names =
+            entries.flatten().map(|entry| OsStr::from_bytes(entry.file_name().to_bytes()).to_owned());
+        let name = names.find(|name| inode.was_found_at(hash_of(parent.nodeid, name)));
+        name.inspect(|name| inode.found_at(parent.nodeid, name)).is_some()
     }
 
     fn end_of_path(&self, inode: &Inode<C::Object>) -> PathEnd {

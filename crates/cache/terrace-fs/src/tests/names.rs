@@ -91,33 +91,65 @@ fn a_restart_after_the_repeated_lookup_refuses_no_second_time() {
     }
 }
 
-/// A lookup before the restart is no evidence for a file that others have moved, replaced or removed since.
+/// The place recorded before a restart is no evidence for a file that others have moved, replaced or removed
+/// since, even after a refusal and the lookup that follows it.
 #[test]
 fn a_file_that_others_moved_during_a_restart_is_refused() {
-    type Change = fn(&Fixture<direct::Direct>);
-    let changes: [Change; 5] = [
-        |world| std::fs::rename(world.path("a"), world.path("b")).unwrap(),
-        |world| {
-            std::fs::create_dir(world.path("new")).unwrap();
-            std::fs::rename(world.path("a"), world.path("new/a")).unwrap();
-        },
-        |world| std::fs::rename(world.path("a"), world.dir.path().with_extension("outside")).unwrap(),
-        |world| std::fs::remove_file(world.path("a")).unwrap(),
-        |world| {
-            std::fs::hard_link(world.path("a"), world.path("b")).unwrap();
-            std::fs::hard_link(world.path("a"), world.path("c")).unwrap();
-            std::fs::write(world.path("other"), "other").unwrap();
-            std::fs::rename(world.path("other"), world.path("a")).unwrap();
-        },
+    type Change = fn(&Path);
+    // The last looked-up name, and what others do then.
+    let changes: [(&str, Change); 7] = [
+        ("a", |dir| std::fs::rename(dir.join("a"), dir.join("new")).unwrap()),
+        ("a", |dir| std::fs::rename(dir.join("a"), dir.join("d/a")).unwrap()),
+        ("a", |dir| std::fs::rename(dir.join("a"), dir.with_extension("outside")).unwrap()),
+        ("a", |dir| std::fs::remove_file(dir.join("a")).unwrap()),
+        ("b", |dir| std::fs::rename(dir.join("b"), dir.join("new")).unwrap()),
+        ("b", |dir| {
+            std::fs::remove_file(dir.join("a")).unwrap();
+            std::fs::rename(dir.join("b"), dir.join("new")).unwrap();
+        }),
+        ("b", |dir| {
+            std::fs::write(dir.join("other"), "other").unwrap();
+            std::fs::rename(dir.join("other"), dir.join("b")).unwrap();
+        }),
     ];
-    for (number, change) in changes.into_iter().enumerate() {
+    let write = libc::O_RDWR as u32;
+    for (number, (found, change)) in changes.into_iter().enumerate() {
         let mut world = Fixture::new();
-        std::fs::write(world.path("a"), "a").unwrap();
+        let dir = world.dir.path().to_owned();
+        std::fs::write(dir.join("a"), "a").unwrap();
+        std::fs::create_dir(dir.join("d")).unwrap();
+        world.ask(|ns, op| ns.lookup(op, ROOT, name("d"))).unwrap();
         let file = world.ask(|ns, op| ns.lookup(op, ROOT, name("a"))).unwrap().attr.ino;
-        change(&world);
+        if found == "b" {
+            for link in ["b", "c"] {
+                std::fs::hard_link(dir.join("a"), dir.join(link)).unwrap();
+                world.ask(|ns, op| ns.lookup(op, ROOT, name(link))).unwrap();
+            }
+            std::fs::remove_file(dir.join("c")).unwrap();
+            let refused = world.ask(|ns, op| ns.open(op, file, write));
+            assert_eq!(refused.unwrap_err().errno(), libc::ESTALE);
+            world.ask(|ns, op| ns.lookup(op, ROOT, name("b"))).unwrap();
+        }
+        change(&dir);
         world.kill();
-        let opened = world.ask(|ns, op| ns.open(op, file, libc::O_RDWR as u32));
+        let opened = world.ask(|ns, op| ns.open(op, file, write));
         assert_eq!(opened.unwrap_err().errno(), libc::ESTALE, "change {number}");
-        let _ = std::fs::remove_file(world.dir.path().with_extension("outside"));
+        let _ = std::fs::remove_file(dir.with_extension("outside"));
     }
+}
+
+/// A lookup and an open of the existing file follow a refused CREATE.
+#[test]
+fn a_restart_after_a_refused_create_refuses_no_second_time() {
+    let mut world = Fixture::new();
+    std::fs::write(world.path("a"), "a").unwrap();
+    let file = world.ask(|ns, op| ns.lookup(op, ROOT, name("a"))).unwrap().attr.ino;
+    std::fs::hard_link(world.path("a"), world.path("b")).unwrap();
+    let flags = libc::O_RDWR as u32;
+    let made = world.ask(|ns, op| ns.create(op, ROOT, name("b"), 0o644, 0, flags));
+    assert_eq!(made.unwrap_err().errno(), libc::ESTALE);
+    world.ask(|ns, op| ns.lookup(op, ROOT, name("b"))).unwrap();
+    world.kill();
+    let opened = world.ask(|ns, op| ns.open(op, file, flags)).expect("found a moment ago");
+    world.namespace.release(opened.fh);
 }
