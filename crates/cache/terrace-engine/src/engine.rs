@@ -390,7 +390,8 @@ impl Engine {
     pub fn undestaged(&self) -> io::Result<Vec<UndestagedPages>> {
         replay::undestaged(&self.cx)
     }
-    /// Writes a file's undestaged pages to the source if the run left it so, or acts by `decision`.
+    /// Writes a file's undestaged pages to the source if the file is as the run left it, or acts by
+    /// `decision`.
     ///
     /// # Errors
     /// The source's: the pages are kept.

@@ -88,7 +88,8 @@ impl PageCache for Engine {
         Engine::remembers(self, object)
     }
     fn objects_max(&self) -> usize {
-        // The namespace uses at most half of the objects: with their inodes they take a quarter of the limit.
+        // The namespace uses at most half of the objects: with their inodes they take at most a quarter of the
+        // limit.
         let affordable = self.memory_limit() as usize / 4 / OBJECT_BYTES * 2;
         affordable.min(self.handles().segment.geometry().objects_max as usize)
     }

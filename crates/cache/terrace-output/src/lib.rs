@@ -1,6 +1,8 @@
 //! The common part of the programs (`terrace-bench`, `terrace-sim`, partly `terrace`): output, complete or not
 //! at all; a progress line; signals.
 
+#![deny(unsafe_code)]
+
 mod progress;
 pub mod signals;
 

@@ -9,6 +9,7 @@ extern "C" fn note_signal(_: libc::c_int) {
 }
 
 /// Installs the handler: loops that check the flag end in order, and clean up.
+#[allow(unsafe_code)]
 pub fn catch() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         let handler = note_signal as extern "C" fn(libc::c_int);

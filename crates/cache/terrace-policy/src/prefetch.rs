@@ -20,7 +20,8 @@
 //! A window with less than half of it used halves the stream's next window and the file's first window.
 //! Without a first window, only a reader with three adjacent misses gets a window.
 
-/// Maximum streams of a file. A further one replaces the least recently used, first without a window.
+/// Maximum streams of a file. A further one replaces the least recently used stream without a window, or else
+/// the least recently used of all.
 const STREAMS_MAX: usize = 8;
 /// Pages of the first window of a sequential stream.
 const FIRST: u32 = 16;

@@ -14,7 +14,7 @@
 //! | [`unwind`] | the unwinder, loaded on demand |
 //!
 //! It may only be faster than the mount path, never different. So the real call serves unusual cases: unusual
-//! flags, refusable arguments, a position shared with other processes, a silent daemon. The library allocates
+//! flags, arguments that the kernel refuses, a position shared with other processes, a silent daemon. The library allocates
 //! nothing after its start and waits for no lock on any read. So it may run inside signal handlers and
 //! allocators. Only a panic allocates, on its way to the guard that closes the preload path.
 

@@ -82,7 +82,8 @@ std::arch::global_asm!(
 pub(crate) fn local() -> &'static Local {
     let p: *const Local;
     // SAFETY: the initial-exec sequence for the symbol above; fs:0 holds the thread pointer. The zeroed block
-    // is a valid Local and lives as long as the thread. The reference stays there (Local is not Sync).
+    // is a valid Local and lives as long as the thread. The reference stays in the thread (Local is not
+    // Sync).
     unsafe {
         std::arch::asm!("mov {p}, qword ptr [rip + terrace_local@GOTTPOFF]", "add {p}, qword ptr fs:[0]",
             p = out(reg) p, options(pure, readonly, nostack));

@@ -42,14 +42,15 @@ pub fn snapshot_on_device(seg: &Segment, slot: &ObjectSlot, page: u64) -> Option
 }
 
 /// After a read of the page from its slot on a device: true if the slot was the page's throughout. A slot may
-/// be reused for another page; the source needs only an unwritten file.
+/// be reused for another page. Content from the source stays right while the file is not written.
 pub fn is_current_on_device(seg: &Segment, slot: &ObjectSlot, page: u64, seen: PageVersion) -> bool {
     fence(Ordering::Acquire);
     slot.flags.load(Ordering::Acquire) == 0
         && snapshot_on_device(seg, slot, page).is_some_and(|(_, now)| now.identity == seen.identity)
 }
 
-/// After a read of the source: true if the page is unchanged since [`snapshot`], and readable.
+/// After a read of the source: true if the page is unchanged since [`snapshot`], and the file
+/// is still served without the mount.
 pub fn is_current(seg: &Segment, slot: &ObjectSlot, page: u64, seen: PageVersion) -> bool {
     if slot.flags.load(Ordering::Acquire) != 0 {
         return false;

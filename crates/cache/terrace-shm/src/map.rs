@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// A new shared memory file of `len` bytes (sparse), closed on exec. A seal fixes its size: a client that
-/// shortens a mapped file kills the daemon.
+/// shortened a mapped file would kill the daemon.
 pub fn memfd(name: &str, len: usize) -> io::Result<OwnedFd> {
     use rustix::fs::{MemfdFlags, SealFlags};
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;

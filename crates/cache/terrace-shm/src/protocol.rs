@@ -80,7 +80,7 @@ pub(crate) fn tick(clock: &AtomicU64) -> u64 {
 
 /// Records a change of an object's content. Writer only, after the withdrawal of the changed pages' entries.
 /// So a reader that saw an old absent entry had read the clock before. In the other order a reader with the
-/// new clock could see an old absent entry.
+/// new clock could see an old absent entry, and would count as a reader after the change.
 #[inline]
 pub fn stamp(clock: &AtomicU64, write_clock: &AtomicU64) -> u64 {
     let now = tick(clock);

@@ -276,7 +276,8 @@ impl ZPool {
     /// (with the present zspage empty), or without further gain. Returns the bytes moved.
     ///
     /// Calls `moved(place, old, new)` once the copy at `new` is complete. That must make the entry name `new`
-    /// with [`crate::protocol::replace`]. Readers may use `old` until then.
+    /// with [`crate::protocol::replace`]. Readers may use `old` until then: it is not
+    /// overwritten before.
     pub fn compact(&mut self, budget: usize, mut moved: impl FnMut(Place, Handle, Handle)) -> usize {
         let mut bytes = 0;
         while bytes < budget {

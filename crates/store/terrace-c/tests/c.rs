@@ -6,14 +6,15 @@ use std::process::Command;
 /// The directory of the shared library. No test links it, so cargo builds it only on request.
 fn library() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
-    output(
-        Command::new(env!("CARGO"))
-            // The features of a build of this crate alone are others: all crates would be built again.
-            .args(["build", "--quiet", "--locked", "--workspace", "--exclude", "terrace-remote"])
-            .args(["--lib", "--tests", "--target-dir"])
-            .arg(target)
-            .current_dir(env!("CARGO_MANIFEST_DIR")),
-    );
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "--locked", "--target-dir"]).arg(target);
+    // In a build of this crate alone all crates have other features, and would be built again.
+    match cfg!(debug_assertions) {
+        true => cargo.args(["--workspace", "--exclude", "terrace-remote", "--lib", "--tests"]),
+        false => cargo.args(["-p", "terrace-c"]),
+    };
+    let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap();
+    assert!(built.success(), "{cargo:?}: {built}");
     target.join("debug")
 }
 

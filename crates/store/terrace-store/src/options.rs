@@ -35,7 +35,7 @@ pub struct StoreOptions {
     /// for it.
     pub warm: bool,
     /// The engine's configuration. Its `memory_bytes` is replaced by the one above. Its I/O is blocking by
-    /// default: once a killed process has ended, none of its I/O is in flight. The next process may then open
+    /// default: once a killed process has been waited for, none of its I/O is in flight. The next process may then open
     /// the store over the same segment.
     pub engine: EngineConfig,
 }

@@ -182,7 +182,8 @@ impl TestMount {
 
 impl Drop for TestMount {
     fn drop(&mut self) {
-        leftovers::clear(self.dir.path());
+        // The mount table has names without symbolic links.
+        self.dir.path().canonicalize().iter().for_each(|dir| leftovers::clear(dir));
         // A test may have replaced the mount point.
         let _ = rustix::mount::unmount(&self.mnt, UnmountFlags::FORCE | UnmountFlags::DETACH);
     }

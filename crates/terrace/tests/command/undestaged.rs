@@ -26,8 +26,8 @@ print('synced', flush=True)
 sys.stdin.read()
 ";
 
-/// Leaves an undestaged page of each of three files. Then deletes the first, renames another file over the second, and
-/// truncates the third within that page.
+/// Leaves an undestaged page of each of three files. Then deletes the first, renames another file over the
+/// second, and truncates the third within that page.
 const CHANGER: &str = "
 import os, sys
 os.chdir(sys.argv[1])
@@ -207,7 +207,7 @@ fn grow(grower: &str) {
 }
 
 /// A new file is written through a write-only descriptor: none of it enters the mount's page cache. Later
-/// reads load it there. Mapping and descriptor then see each follundestaged write, also after a kill of terraced.
+/// reads load it there. Mapping and descriptor then see each following write, also after a kill of terraced.
 /// Files that are open for reading and writing stay in the page cache.
 #[test]
 fn bursts_bypass_the_page_cache_of_the_mount() {

@@ -47,8 +47,8 @@ pub(crate) fn make_durable(cx: &Context, o: &Object) -> io::Result<Durable> {
     Ok(Durable { identity, changes, calm })
 }
 
-/// Makes this state the file's base version, unless the source changes meanwhile or its clock differs from
-/// this machine's. `since`: number of changes before the comparison of the clocks.
+/// Makes this state the file's base version. If a change has begun since or is under way, or the clocks
+/// differ, the file has none. `since`: number of changes before the comparison of the clocks.
 pub(crate) fn take(cx: &Context, o: &Object, burst: &mut Burst, durable: Durable, since: u64) {
     let Durable { identity, changes, calm } = durable;
     let same = calm && burst.changing == 0 && burst.changes == changes;

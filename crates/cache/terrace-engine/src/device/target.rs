@@ -356,7 +356,8 @@ struct File {
 impl File {
     fn open(path: &Path, create: bool) -> Result<File, Fault> {
         let is_device = !create && is_device(path)?;
-        // O_EXCL refuses a mounted block device. Two device nodes of one device have two locks.
+        // O_EXCL claims a block device, and refuses a mounted one. Two device nodes of one device have two
+        // locks.
         let mut flags = OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
         flags.set(OFlags::CREATE, create);
         flags.set(OFlags::EXCL, create || is_device);

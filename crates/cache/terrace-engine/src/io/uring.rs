@@ -253,7 +253,8 @@ impl Io for UringIo {
     unsafe fn write_batch(&self, ops: &mut [WriteOp]) {
         if ops.iter().any(|op| op.drop_behind) {
             // Buffered writes copy, one after another, under the file's lock: a ring would pass them to
-            // worker threads. SAFETY: the caller's promise.
+            // worker threads.
+            // SAFETY: the caller's promise.
             return unsafe { self.plain.write_batch(ops) };
         }
         for batch in ops.chunks_mut(DEPTH as usize) {

@@ -20,7 +20,7 @@ struct Cursor {
     next: u64,
     /// The lane's count of lost pages at the last read.
     lost: u64,
-    /// Time since which the next place is reserved and empty; 0: never.
+    /// Time since which the next place is reserved and empty; 0: it is not.
     stuck_ns: u64,
     used: bool,
 }

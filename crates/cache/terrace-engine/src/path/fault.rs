@@ -69,7 +69,8 @@ pub(super) fn fault(cx: &Context, o: &ObjectRef, miss: Miss, buf: &mut [u8]) -> 
     let mut pages = (end.div_ceil(PAGE) - first).min((cx.config.io_max_bytes / PAGE_SIZE) as u64);
     cx.followed.miss(o.id(), first, pages);
     if access != AccessPath::Fuse {
-        // On a buffered open the kernel reads ahead. Pages in flight had their readahead already.
+        // On a buffered open the kernel reads ahead, otherwise terrace. Pages in flight had their readahead
+        // already.
         let is_coming = cx.state.lock().in_flight.contains(&(o.slot_index(), first));
         let more = if is_coming { 0 } else { window::after_miss(cx, o, first, pages) };
         pages = (pages + more).min(size.div_ceil(PAGE) - first);

@@ -127,6 +127,7 @@ fn hello(cx: &Context, clients: &Clients, c: &mut Connection, cred: &UCred) -> A
 }
 
 /// Whether one more client may have a ring: all rings take at most an eighth of the limit.
+/// A client without a ring uses the mount path.
 pub(crate) fn admits_ring(cx: &Context, clients: &Clients) -> bool {
     let rings = clients.bytes() + Ring::bytes(clients.ring_slots) as u64;
     cx.reclaim_wakeup.signal();

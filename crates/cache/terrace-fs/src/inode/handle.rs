@@ -309,8 +309,8 @@ pub(crate) fn count_release<C: PageCache>(handle: &Handle<C>, life: &mut Life<C:
 
 /// Pages of the file enter the kernel's page cache, or changed there. A mapping through a client's
 /// descriptor, perhaps in another process, finds them there and changes them unseen. The mapping finds no
-/// other pages, since the kernel empties its page cache when the mapping is made. So while a client has the
-/// file open for writing, that page sends preload readers through the mount.
+/// other pages, since the kernel empties its page cache when the mapping is made. So from the
+/// first such page on, while a client has the file open for writing, its preload readers use the mount.
 pub(crate) fn note_paged<C: PageCache>(inode: &Inode<C::Object>, object: &C::Object) {
     if inode.announcing_writers.load(Ordering::Acquire) > 0 {
         let life = inode.life.lock();

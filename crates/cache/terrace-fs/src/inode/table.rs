@@ -12,7 +12,8 @@
 //! | forgotten, resting | yes | USED, `nlookup` = 0 | the `Inode` | a lookup that counts (known again), or `retire`, under `life` and the shard's lock |
 //! | retired | no (`Life::retired`) | FREE | the `Inode` | the drop of its last reference: descriptor closed, slot free |
 //!
-//! So a record is neither read nor reused while an `Arc<Inode>` outlives its place in the table. A slot is
+//! An `Arc<Inode>` that outlives its place in the table still writes to its record, which is neither read nor
+//! reused until then. A slot is
 //! freed only where its owner is dropped, and no record names a closed descriptor. A retired inode is neither
 //! opened nor given an object (`Life::retired` is checked under `life`, where those are made). A daemon that
 //! dies between `retire` and the drop leaves an open descriptor that no record names. The next daemon closes

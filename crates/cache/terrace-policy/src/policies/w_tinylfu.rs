@@ -29,7 +29,8 @@
 //! `queue_policy`). A pass sees at most 3 uses, so frequent pages look alike. The window gets at least a
 //! batch of the pool, since only its pages are compared.
 //!
-//! Departure: the window has at least one page. With none, libCacheSim admits no page at all.
+//! Departure: the window has at least one page. If 1/100 of the pool is less, libCacheSim has no window and
+//! admits no page at all.
 
 use crate::keys::mix;
 use crate::list::Step;

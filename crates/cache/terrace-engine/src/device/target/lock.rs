@@ -1,7 +1,8 @@
 //! Lock of a tier for one instance: a write lock on the open file (F_OFD_SETLK).
 //!
-//! The lock belongs to the open file. It survives a crash of terraced, because the supervisor has the same
-//! descriptor. Operations of io_uring can hold the open file for a moment after all processes have ended.
+//! The lock belongs to the open file, and ends with its last descriptor. It survives a crash of terraced,
+//! because the supervisor has the same descriptor. Operations of io_uring can hold the open file for a moment
+//! after all processes have ended.
 
 use super::error::Fault;
 use std::io;

@@ -5,8 +5,8 @@
 //!   file ◄── loop0 ◄── partition, dm ...       the kernel's exclusive claims (O_EXCL) join a device with its partitions and volumes,
 //!     ▲───── loop1                             but not with the backing file or device of a loop device
 //! ```
-//! Each instance first takes its own lock and then checks the aliases. So one of two concurrent starts sees
-//! the other.
+//! Each instance first takes its own lock and then checks the aliases. So at least one of two concurrent
+//! starts sees the other.
 
 use super::error::Fault;
 use super::lock;
