@@ -121,14 +121,18 @@ pub struct Ticks {
 
 /// Ticks of all processors together (without a number), and of each.
 pub fn ticks() -> Vec<(Option<usize>, Ticks)> {
-    fs::read_to_string("/proc/stat")
-        .map(|text| text.lines().map_while(parse_ticks).collect())
-        .unwrap_or_default()
+    fs::read_to_string("/proc/stat").map(|text| ticks_in(&text).collect()).unwrap_or_default()
 }
 
 /// Ticks of all processors together.
 pub fn ticks_of_all() -> Option<Ticks> {
-    ticks().into_iter().find_map(|(cpu, ticks)| cpu.is_none().then_some(ticks))
+    // Their line is the first: the lines of the processors are not parsed.
+    let text = fs::read_to_string("/proc/stat").ok()?;
+    ticks_in(&text).find_map(|(cpu, ticks)| cpu.is_none().then_some(ticks))
+}
+
+fn ticks_in(stat: &str) -> impl Iterator<Item = (Option<usize>, Ticks)> {
+    stat.lines().map_while(parse_ticks)
 }
 
 /// `cpu0 user nice system idle iowait irq softirq steal ...`; user and nice include guest times.
