@@ -41,10 +41,8 @@ WITH_DEVICE := TERRACE_DEVICE_TIER=1
 WITH_BURST := $(WITH_DEVICE) TERRACE_CONFIG="$(CURDIR)/crates/lab/terrace-tests/data/burst.toml"
 # Both at once.
 WITH_BOTH := TERRACE_BUSY_TIER=1 $(WITH_DEVICE) TERRACE_CONFIG="$(CURDIR)/crates/lab/terrace-tests/data/tiers.toml"
-# In the quick form, those that change files, and those that kill.
-BUSY_TESTS := --test all -- behaviour:: crash:: model:: programs::fsx programs::sqlite stress::
-# Not those that look at the source before the next start, or run without a tier.
-BURST_TESTS := $(BUSY_TESTS) --skip crash::everything_killed --skip model::terrace_run_answers
+# In the quick form, those that change files, and those that kill. Not those that look at the source before the next start, or run without a tier.
+BURST_TESTS := --test all -- behaviour:: crash:: model:: programs::fsx programs::sqlite stress:: --skip crash::everything_killed --skip model::terrace_run_answers
 # So that all of it stays within half an hour; `make soak` has the long forms.
 QUICK := TERRACE_SECONDS=4 TERRACE_POLICY_SECONDS=1 TERRACE_CRASH_ROUNDS=6 TERRACE_DEVICE_KILLS=15 TERRACE_DEVICE_ROUNDS=30 TERRACE_SEQUENCES=150 TERRACE_FSX=4000 TERRACE_PG_SECONDS=4 TERRACE_SQLITE_ROUNDS=3
 # A second quick run need not be as long as the first.

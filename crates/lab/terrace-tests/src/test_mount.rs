@@ -143,7 +143,7 @@ impl TestMount {
 
     /// Whether the mount exists.
     pub fn mounted(&self) -> bool {
-        terrace_system::mounts::at(&self.at).is_some()
+        leftovers::is_mounted(&self.at)
     }
 
     /// Runs `terrace CMD MNT ARGS...`.
