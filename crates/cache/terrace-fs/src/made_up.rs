@@ -1,4 +1,5 @@
-//! Files whose size is not their content's length: the kernel or a server generates it at each read.
+//! Files with a size that is not the length of their content: the kernel or a server generates the content at
+//! each read.
 //!
 //! Their content is not cached: programs bypass the kernel's page cache, and this daemon reads the source to
 //! its end.

@@ -15,7 +15,7 @@ use terrace_sync::{Condvar, Mutex};
 use crate::file::LeasedFile;
 use crate::{guard, lease};
 
-/// Interval of the check for a stopped daemon, and for deleted files, whose space our descriptor keeps.
+/// Interval of the check for a stopped daemon, and for deleted files: our descriptor keeps their space.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOKS_MAX: usize = 2048;
 /// When the table is full, one in so many files is given up.

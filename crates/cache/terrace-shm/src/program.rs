@@ -1,5 +1,5 @@
-//! Decides which programs load the preload library: those for glibc on x86-64. Not programs with a sanitizer,
-//! whose runtime must be the first library.
+//! Decides which programs load the preload library: those for glibc on x86-64. Programs with a
+//! sanitizer do not: its runtime must be the first library.
 //!
 //! ld.so of a 32-bit program reports an error for the library, and musl's does not start the program. So
 //! every exec checks the program's file first. The check may run between vfork and exec, so it does not

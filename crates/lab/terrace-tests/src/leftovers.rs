@@ -95,13 +95,13 @@ pub fn clear(dir: &Path) {
     }
 }
 
-/// Mounts whose point, source or root contain the place.
+/// Mounts with the place in their point, source or root.
 fn mounts_of(name: &str) -> impl Iterator<Item = Entry> {
     let all = mounts::table_of("self").expect("/proc is mounted");
     all.into_iter().filter(move |mount| format!("{mount:?}").contains(name))
 }
 
-/// Whether something is mounted at this place, whose name need not be UTF-8.
+/// Whether something is mounted at this place. The name need not be UTF-8.
 pub fn is_mounted(at: &Path) -> bool {
     terrace_system::mounts::at(at).is_some()
 }

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 use terrace_policy::mix;
 
-/// Minimum age of a change whose times surely differ from those of a change now. The kernel's clock for files
+/// Minimum age of a change with times that differ from the times of a change now. The kernel's clock for files
 /// ticks at least every 10 ms. (Git's rule for "racily clean" entries.)
 const TICKS_NS: i64 = 20_000_000;
 /// The same for times in steps of one or two seconds, or from another machine's clock.

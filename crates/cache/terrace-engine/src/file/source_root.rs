@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use terrace_sync::Mutex;
 
-/// File systems without a block device whose syncfs(2) makes all files stable, by statfs's type: btrfs,
+/// File systems without a block device, where syncfs(2) makes all files stable, by statfs's type: btrfs,
 /// bcachefs, zfs, ubifs, overlay, tmpfs, ramfs, NFS, Ceph.
 const SYNCED_WHOLE: [u64; 9] = [
     0x9123_683e,

@@ -17,7 +17,7 @@ use rustix::fs::Stat;
 use rustix::io::Errno;
 use terrace_sync::Mutex;
 
-/// File systems whose server chooses the inode numbers, by their magic numbers (statfs(2); Linux:
+/// File systems with inode numbers of a server, by their magic numbers (statfs(2); Linux:
 /// include/uapi/linux/magic.h, fs/smb/common/smb2pdu.h).
 const SERVED: [i64; 7] = [
     FUSE,

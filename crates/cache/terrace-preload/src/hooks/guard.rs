@@ -18,7 +18,7 @@ pub(super) fn guard<T: Default>(decide: impl FnOnce() -> T) -> T {
     if local().is_cancelled_at_once() { undisturbed(decide) } else { apart(decide) }
 }
 
-/// As [`guard`] in a thread of another type, for a decision whose few system calls are marked ([`quiet`]).
+/// As [`guard`] in a thread of another type, for a decision with few system calls, all marked ([`quiet`]).
 #[inline]
 pub(super) fn caught<T: Default>(decide: impl FnOnce() -> T) -> T {
     match catch_unwind(AssertUnwindSafe(decide)) {
