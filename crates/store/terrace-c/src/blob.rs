@@ -1,4 +1,5 @@
-//! C functions on blobs.
+//! C functions on the blobs of a bucket: put, get, partial changes, removal, renaming, metadata, score,
+//! tags.
 
 use crate::bucket::Bucket;
 use crate::call::{Failed, bytes, call, call_int, give, handle, room, text};

@@ -1,4 +1,5 @@
-//! C functions on buckets.
+//! C functions on an open bucket: its counts, its traits `scratch` and `persist`, and lists and scans of its
+//! keys. `store.rs` has the functions that open and remove buckets.
 
 use crate::call::{Failed, bytes, call, call_int, give, handle, text};
 use std::ffi::{c_char, c_int, c_void};

@@ -1,4 +1,5 @@
-//! The frame of all functions: pointers become references, errors become numbers.
+//! Common code of the C functions: pointers become references, errors and panics become a negative errno and
+//! a line of text.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};

@@ -1,4 +1,5 @@
-//! C functions on stores.
+//! C functions on a store: options, open, close, sync, log compaction, removal. Also those that open, rename
+//! and remove buckets.
 
 use crate::bucket::Bucket;
 use crate::call::{Failed, call_int, give, give_handle, handle, text};

@@ -1,4 +1,4 @@
-//! The library in a C program, and its header against cbindgen's output.
+//! Tests of the C library: its example program compiles and runs, and `terrace.h` equals cbindgen's output.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
