@@ -1,4 +1,4 @@
-//! The class `Bucket`.
+//! The Python class `Bucket`: reads and changes of a bucket's blobs, and scans of its keys.
 
 use crate::convert::{Data, Key, Room, key_to_str};
 use crate::error::Failed;

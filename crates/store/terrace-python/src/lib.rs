@@ -1,8 +1,8 @@
 //! The store for Python: the extension module of the package `terrace_cache`.
 //!
 //! The mapping interface, and the file system for fsspec, are in Python (`python/terrace_cache`). This module
-//! is their base: each method is one call of the store. It releases the interpreter lock while the store
-//! works, and turns errors into exceptions.
+//! is their base: a method makes one or a few calls of the store. It releases the interpreter lock while the
+//! store works, and turns errors into exceptions.
 //!
 //! **Copies.** A get copies once, from the cache into its `bytes` object or the caller's buffer (`readinto`).
 //! Rejected: views that map the frames themselves. Frames are scattered pages: a view needs one mapping per

@@ -1,4 +1,4 @@
-//! The class `Store`.
+//! The Python class `Store`: open, close and sync of a store, and its buckets.
 
 use crate::convert::key_to_str;
 use crate::error::Failed;
