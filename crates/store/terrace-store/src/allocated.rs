@@ -1,4 +1,4 @@
-//! Size of memory as the allocator allocates it.
+//! Memory that the allocator (glibc's malloc) takes for an allocation of a given size, bytes.
 
 /// Bytes the allocator uses for `bytes`: a word before it, multiples of 16, at least 32 (glibc,
 /// malloc/malloc.c, "chunk").

@@ -1,4 +1,5 @@
-//! The public interface of a bucket.
+//! The public type [`Bucket`]: reads, changes and scans of its blobs, tags, and the traits `persist` and
+//! `scratch`.
 
 use crate::error::Result;
 use crate::index::{BucketState, Expect, Stat};

@@ -10,16 +10,19 @@
 //! | files | job |
 //! |---|---|
 //! | `store`, `bucket` | the public interface |
+//! | `owner` | lifetime of an open store and its threads |
 //! | `ops/` | one operation a file: put, partial change, get, prefetch, remove, rename; persistent files |
 //! | `open/` | a start: files, locks, replay of the log, choice of the records to trust |
-//! | `durable/` | syncs (group commit), log compaction, the thread that does both |
+//! | `durable/`, `warm` | syncs (group commit), log compaction, the thread that does both; read-ahead of the heap |
 //! | `state` | shared state of an open store |
 //! | `index/` | names of buckets, their tables of blobs |
 //! | `scan_cache` | scans through unordered names, piece by piece |
-//! | `heap`, `space/` | the heap file and the allocator of its room |
-//! | `log`, `tail`, `record` | the record log, its unwritten tail in the segment, the record format |
-//! | `journal` | bytes since the last sync, in the kernel's page cache |
-//! | `options`, `error`, `segment`, `write`, `fork` | plain data; writes of whole buffers; the process that opened a store |
+//! | `heap` | the heap file, with the bytes of blobs |
+//! | `log`, `records`, `tail` | the record log, its reader, its unwritten tail in the segment |
+//! | `journal` | heap bytes since the last sync, in the kernel's page cache |
+//! | `space/` | the allocator of the heap's room |
+//! | `record` | the record format |
+//! | `options`, `error`, `segment`, `write`, `fork`, `allocated` | plain data; writes of whole buffers; the process that opened a store; sizes of allocations |
 //!
 //! **Durability.** A whole put never changes bytes in place: it writes a new extent, then a record. The old
 //! extent is reused once the record is durable. After a power cut the store holds a prefix of all changes, at

@@ -1,4 +1,4 @@
-//! Options of a store.
+//! Options of a store: name, memory, sync policy and others.
 
 use crate::error::{Error, Result};
 use std::time::Duration;

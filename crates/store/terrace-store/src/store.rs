@@ -1,4 +1,4 @@
-//! The public interface of a store.
+//! The public type [`Store`]: open, close and sync of a store, its buckets, and its statistics.
 
 use crate::bucket::Bucket;
 use crate::durable;

@@ -1,4 +1,4 @@
-//! Writes of whole buffers.
+//! Writes of whole buffers into a file, by the engine's I/O.
 
 use std::fs::File;
 use std::io;

@@ -1,8 +1,9 @@
 //! kill -9 under load: a process that uses a store is killed repeatedly. All acknowledged puts survive.
 //!
-//! The program forks, so it has one thread and no test harness. Three cases. The parent holds the segment. No
-//! process holds it, with a sync for each put or each second. The bucket persists: after an open and a sync,
-//! its files equal its blobs.
+//! The program forks, so it has one thread and no test harness. Four cases of kills: the parent holds the
+//! segment; no process holds it, with a sync for each put; the same with a sync each second; the bucket
+//! persists, and its files equal its blobs after an open and a sync. Last, a fork may not use its parent's
+//! store.
 
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! Tags: named sets of blobs and buckets.
+//! Tags: names given to blobs and buckets of a store, each with its set of holders.
 
 use super::memory::IndexMemory;
 use crate::allocated::allocated;

@@ -1,4 +1,5 @@
-//! Commit of a blob's new description: the one place that changes table, log and counts together.
+//! Commit of a blob's new description: log record, table entry and counts change under the lock of the
+//! table. The files of removals, renames, metadata and tags do the same.
 
 use super::{file_name, persist};
 use crate::durable;

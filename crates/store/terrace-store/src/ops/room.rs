@@ -1,4 +1,5 @@
-//! Room for the bytes of a blob.
+//! Room in the heap for a blob's bytes. On a full disk a sync first frees the room of overwritten blobs. The
+//! journal gets the written bytes, too.
 
 use super::commit::Content;
 use crate::durable;

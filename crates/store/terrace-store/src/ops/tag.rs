@@ -1,4 +1,4 @@
-//! Adding and removing of tags.
+//! Tags of blobs and buckets: adding and removing.
 
 use super::check;
 use super::commit::{self, Place};

@@ -1,4 +1,4 @@
-//! An extent: a part of the heap file.
+//! An extent: the part of the heap file that holds a blob, in units of 64 bytes.
 
 use crate::record::{Blob, INLINE};
 

@@ -1,3 +1,5 @@
+//! Tests of the heap's allocator: random claims and releases against a model, retired room, and rebuilds.
+
 use super::*;
 use std::collections::HashMap;
 use terrace_testkit::rng::{Rng, seed};

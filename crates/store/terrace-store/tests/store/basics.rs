@@ -1,4 +1,4 @@
-//! Each operation once, with edge cases.
+//! Tests of each operation of a store, bucket and blob, with edge cases.
 
 use crate::helpers::{content, dir, get, is_one_line, open, small};
 use std::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! Stores that end without a close. The segment is kept or lost.
+//! Tests of stores that end without a close, while the segment is kept or lost.
 
 use crate::helpers::{content, dir, get, open, open_over, small};
 use crate::power_io::PowerIo;

@@ -1,4 +1,4 @@
-//! Helpers: a directory with a store.
+//! Helpers of the store's tests: options, directories, and content of blobs.
 
 use std::path::Path;
 use terrace_store::{Bucket, Segment, Store, StoreOptions, SyncPolicy};

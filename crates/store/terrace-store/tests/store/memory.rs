@@ -1,4 +1,4 @@
-//! The index counts against the memory limit, and cannot grow beyond it.
+//! Tests of the index's memory: it counts against the store's limit, and cannot grow beyond it.
 
 use crate::helpers::{dir, is_one_line, small};
 use terrace_store::{Bucket, Error, Store, StoreOptions};

@@ -1,4 +1,4 @@
-//! Buckets with the trait `persist`.
+//! Tests of buckets with the trait `persist`: their files follow the blobs, also after crashes and failures.
 
 use crate::helpers::{content, dir, get, is_one_line, open, open_over, small};
 use std::collections::BTreeMap;

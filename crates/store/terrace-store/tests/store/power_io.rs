@@ -1,5 +1,5 @@
-//! Simulated power cuts, as an implementation of the engine's I/O. Synced bytes survive. Later writes survive
-//! in whole, in part, or not at all.
+//! Simulated power cuts, as an implementation of the engine's I/O. Synced bytes survive. Later writes
+//! survive in whole, in part, or not at all.
 
 use std::collections::HashMap;
 use std::ffi::OsString;

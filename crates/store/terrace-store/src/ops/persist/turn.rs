@@ -1,4 +1,4 @@
-//! One turn: brings the files of a bucket up to date with its blobs.
+//! A turn of a persistent bucket: its files are brought up to date with its blobs.
 
 use super::files;
 use crate::durable;
