@@ -1,7 +1,7 @@
 //! The server's interface to a store: blobs with a word of metadata, in numbered databases.
 //!
 //! Implementations: the real store ([`crate::store`]), and a map in memory for tests ([`crate::testing`]).
-//! The word holds a key's type and its expiry time. The server knows nothing of extents, logs or pages.
+//! The word has a key's type, expiry time and memcached flags. The server knows nothing of extents and pages.
 
 use std::fmt;
 

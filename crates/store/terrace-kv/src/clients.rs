@@ -1,4 +1,5 @@
-//! Connected clients, for CLIENT LIST, CLIENT KILL and INFO, and the memory of all buffers.
+//! The list of connected clients, and the memory of their buffers. CLIENT LIST, CLIENT KILL and INFO use it.
+//! Idle clients are closed if the buffers need too much memory.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

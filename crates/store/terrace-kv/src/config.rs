@@ -1,4 +1,4 @@
-//! Settings of a server.
+//! Settings of a key-value server: durability, limits, numbers of threads.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Refusals of commands, with the texts of Redis: clients parse the codes, and some parse the text.
+//! Errors of refused commands, with the texts of Redis: clients parse the codes, and some parse the text.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Counters for memcached's `stats`.
+//! Counters of memcached's commands by result, such as hits and misses of `get`, for the command `stats`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

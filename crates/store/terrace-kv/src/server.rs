@@ -1,4 +1,4 @@
-//! State shared by all connections: keys, settings, client list, counters.
+//! State shared by all connections of a server: keys, settings, client list, counters.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};

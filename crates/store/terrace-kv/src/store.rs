@@ -1,5 +1,5 @@
-//! `terrace-store` as the blob store. Bucket `db0` is database 0, and so on; `db0:pieces` has the pieces of
-//! its large collections. Programs that use the library see the same blobs.
+//! `terrace-store` as the server's blob store. Bucket `db0` is database 0, and so on; `db0:pieces` has the
+//! pieces of its large collections. Programs that use the library see the same blobs.
 
 use std::cell::Cell;
 use std::sync::Arc;

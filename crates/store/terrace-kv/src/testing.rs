@@ -1,5 +1,4 @@
-//! A blob store in memory, for tests: the same guarantees as the real one, as simple as possible. It can be
-//! full, and it can fail.
+//! A blob store in memory, for tests. It has the guarantees of the real store, can be full, and can fail.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,5 +1,5 @@
-//! memcached clients over sockets, with a store in memory: pipelines, mixed protocols, misbehaving clients,
-//! limits, syncs.
+//! Tests with memcached clients over sockets and a store in memory: pipelines, mixed protocols, misbehaving
+//! clients, limits, syncs.
 
 mod common;
 

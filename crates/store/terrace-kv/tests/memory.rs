@@ -1,4 +1,4 @@
-//! Memory of one request beyond its reply: a counting allocator under a server in this process.
+//! Tests of the memory of one request beyond its reply: a counting allocator under a server in this process.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::{Read, Write};

@@ -1,4 +1,5 @@
-//! Clients over sockets, with a store in memory: pipelines, misbehaving clients, limits, syncs.
+//! Tests with Redis clients over sockets and a store in memory: pipelines, misbehaving clients, limits,
+//! syncs.
 
 mod common;
 

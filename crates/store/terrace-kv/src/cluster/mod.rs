@@ -1,5 +1,5 @@
-//! Several servers with one keyspace. A map in a file assigns slots to servers; it does not change while they
-//! run.
+//! A cluster: several servers with one keyspace. A map in a file assigns slots of keys to servers; it does
+//! not change while they run.
 //!
 //! Clients use Redis' cluster protocol. Any server sends the map (CLUSTER SLOTS, SHARDS, NODES), and clients
 //! connect to the server of a slot. Any other server redirects them (MOVED). There are no replicas, and slots

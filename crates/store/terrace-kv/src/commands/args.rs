@@ -1,4 +1,4 @@
-//! Parsing of arguments.
+//! Parsing of a command's arguments: option words, integers, cursors, index ranges.
 
 use crate::error::{Outcome, Refusal};
 use crate::wire::number::parse_int;

@@ -1,4 +1,4 @@
-//! Commands of the connection: greeting, password, database, CLIENT.
+//! Commands on connections: HELLO, AUTH, PING, ECHO, SELECT, RESET, QUIT, and CLIENT with its subcommands.
 
 use std::sync::atomic::Ordering;
 

@@ -1,4 +1,5 @@
-//! CLUSTER: the map in the formats of clients.
+//! The command CLUSTER: the cluster map in the formats of clients, and the keys of a slot. READONLY and
+//! similar commands have no effect.
 
 use super::args::{int, is};
 use super::context::Context;

@@ -1,4 +1,5 @@
-//! The context of a command, and its row in the table.
+//! Data of a running command: its context (server, session, arguments, reply), and its row in the command
+//! table.
 
 use std::sync::Arc;
 

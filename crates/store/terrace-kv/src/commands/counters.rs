@@ -1,4 +1,4 @@
-//! Numbers in strings, and bits of strings.
+//! Commands on strings as numbers and bits: INCR, DECR, INCRBY, DECRBY, INCRBYFLOAT, GETBIT, SETBIT.
 
 use super::args::int;
 use super::context::Context;

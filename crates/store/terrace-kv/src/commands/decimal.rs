@@ -1,4 +1,5 @@
-//! Sums of floats in Redis' format: 0.1 and 0.2 are 0.3, and large numbers keep all digits.
+//! Sums of decimal numbers in Redis' format, for INCRBYFLOAT and HINCRBYFLOAT: 0.1 and 0.2 are 0.3, and
+//! large numbers keep all digits.
 //!
 //! Redis adds in 80 bits, and writes at most 17 decimal places and no exponent. Here decimal numbers are
 //! added exactly, in units of the last decimal place. Numbers that are too small or too large are added in 64

@@ -1,4 +1,5 @@
-//! Checks before a command runs: name, number of arguments, password, slot of its keys.
+//! Execution of a request of Redis' protocol: checks of name, number of arguments, password and slot, then
+//! the command.
 
 use std::sync::atomic::Ordering;
 

@@ -1,4 +1,5 @@
-//! Expiry times: EXPIRE and its variants, and the options EX, PX, EXAT, PXAT of other commands.
+//! Commands on expiry times: EXPIRE, TTL, PERSIST and variants. Also the options EX, PX, EXAT, PXAT of other
+//! commands.
 
 use super::args::{int, is};
 use super::context::Context;

@@ -1,4 +1,5 @@
-//! Hashes.
+//! Commands on fields of hashes: HSET, HGET, HDEL, HGETALL, HINCRBY, HRANDFIELD and others. HSCAN is in
+//! [`super::scan`].
 //!
 //! Reads of a compact hash walk its stored records. Writes, and all commands on a large hash, open it.
 

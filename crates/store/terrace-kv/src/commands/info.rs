@@ -1,4 +1,4 @@
-//! INFO: figures of the server, with Redis' names where they exist.
+//! The command INFO: figures of the server, with Redis' names where they exist.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};

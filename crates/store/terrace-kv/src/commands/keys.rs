@@ -1,4 +1,5 @@
-//! Commands on keys of any type.
+//! Commands on keys of any type: DEL, EXISTS, TYPE, RENAME, COPY, MOVE, OBJECT and others. Also on whole
+//! databases: DBSIZE, FLUSHDB, FLUSHALL, RANDOMKEY.
 
 use super::args::{int, is};
 use super::context::Context;

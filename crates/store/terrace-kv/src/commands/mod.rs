@@ -1,4 +1,5 @@
-//! Commands: a table with one line each ([`table`]), and the context of every command ([`Context`]).
+//! Commands of Redis' and memcached's protocols: a table of Redis' commands ([`table`]), the functions of
+//! its rows, and the context of every command ([`Context`]).
 //!
 //! ```text
 //! request ──► run(): name, number of arguments, password, slot of its keys ──► a function of strings, hashes, ...

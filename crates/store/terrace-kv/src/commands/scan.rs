@@ -1,7 +1,8 @@
-//! Scans in pieces: SCAN, HSCAN, ZSCAN; and KEYS, which scans at once.
+//! SCAN, HSCAN and ZSCAN return keys or elements in pieces; KEYS returns all matching keys in one reply.
 //!
-//! A cursor is a place in the order of the keys' hashes. It takes no memory on the server. Keys present
-//! during the whole scan come at least once. A key comes twice only if it shares its hash with another.
+//! A cursor is a position in the order of hashes. The server may cache the names of later pieces; a cursor
+//! works without this cache. Keys and elements present during the whole scan come at least once. Repeats are
+//! possible only for a collection that becomes small during the scan: all of it is then one piece.
 
 use terrace_store::ScanRemainder;
 
@@ -15,9 +16,9 @@ use crate::keyspace::zset::Zset;
 use crate::wire::Reply;
 use crate::wire::number::float_text;
 
-/// Default number of keys of a piece.
+/// Default number of keys or elements of a piece (COUNT).
 const COUNT: usize = 10;
-/// Maximum number of keys of a piece.
+/// Maximum number of keys or elements of a piece (COUNT).
 const COUNT_MAX: i64 = 1_000_000;
 
 #[derive(Debug)]
@@ -114,7 +115,7 @@ impl Value<'_> {
 /// A collection that is scanned in pieces.
 trait Elements: Collection {
     fn names(&self) -> impl Iterator<Item = &[u8]>;
-    /// The names in the order for a small collection.
+    /// The names in the order of a small collection's reply: a sorted set's by score.
     fn in_order(&self) -> impl Iterator<Item = &[u8]> {
         self.names()
     }
@@ -144,8 +145,8 @@ impl Elements for Zset {
 
 /// The place of an element in scan order: FNV-1a of its name. 0 is the start and the end.
 ///
-/// A scan may go on after a restart, at another version, too. So the function has no seed, and must not
-/// change. Its distribution does not matter, since a piece is cut by number.
+/// A scan can continue after a restart, even with another version of terrace. So the function has no seed,
+/// and must not change. The hash distribution does not matter: the number of elements limits a piece.
 fn place(name: &[u8]) -> u64 {
     let hash = name.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)

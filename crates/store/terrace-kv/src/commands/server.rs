@@ -1,4 +1,5 @@
-//! Commands of the server: COMMAND, CONFIG, and others that clients and test suites need.
+//! Commands on the server: COMMAND, CONFIG, SAVE, SHUTDOWN, TIME, MEMORY, and others that clients and test
+//! suites need.
 
 use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -1,4 +1,5 @@
-//! Strings.
+//! Commands on strings as bytes: GET, SET, MGET, MSET, APPEND, GETRANGE, SETRANGE and others. Numbers and
+//! bits are in [`super::counters`].
 
 use super::args::{int, is, slice};
 use super::context::Context;

@@ -1,4 +1,4 @@
-//! The existing subcommands: replies to HELP, and refusals of unknown subcommands.
+//! The table of subcommands, such as CLIENT LIST: replies to HELP, and errors for unknown subcommands.
 
 use super::args::is;
 use super::context::Context;

@@ -1,4 +1,5 @@
-//! The table of commands, one line each.
+//! The table of Redis' commands, one line each: name, number of arguments, positions of keys, flags,
+//! function.
 
 use std::sync::LazyLock;
 

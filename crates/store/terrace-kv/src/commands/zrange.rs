@@ -1,4 +1,4 @@
-//! Ranges of sorted sets: by rank, by score, by member.
+//! Commands on ranges of sorted sets, by rank, score or member: ZRANGE, ZCOUNT, ZREMRANGEBYRANK and others.
 
 use std::ops::Range;
 

@@ -1,4 +1,5 @@
-//! Sorted sets: members and scores. Ranges are in [`super::zrange`].
+//! Commands on members and scores of sorted sets: ZADD, ZREM, ZSCORE, ZRANK, ZPOPMIN and others. Range
+//! commands are in [`super::zrange`].
 
 use super::args::{int, is};
 use super::context::Context;

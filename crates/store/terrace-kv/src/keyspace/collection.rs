@@ -1,5 +1,5 @@
-//! A collection opened for one command. The command reads the blob or takes the decoded collection, changes
-//! it, and writes the change.
+//! A collection (hash or sorted set), opened for one command. The command reads the blob or takes the
+//! decoded collection, changes it, and writes the change.
 //!
 //! A collection up to [`SMALL`] bytes is compact. It is written whole and not kept in memory, since decoding
 //! costs less. A larger collection is a log in the store and a table in memory: a change writes one record.

@@ -1,5 +1,5 @@
-//! Sets fields of a compact hash directly in its records. Decoding ten fields into a table, each with an
-//! allocation, took longer than the rest of HSET.
+//! Writes to a compact hash: fields are set directly in its stored records. Decoding ten fields into a
+//! table, each with an allocation, took longer than the rest of HSET.
 
 use super::record::{Damaged, FieldRecord, records};
 

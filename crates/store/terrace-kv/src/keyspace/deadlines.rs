@@ -1,4 +1,4 @@
-//! Keys by expiry time, so that expired keys are removed without a request for them.
+//! A list of keys by expiry time. Active expiry removes expired keys by it, without a request for them.
 //!
 //! The keys' words are authoritative; the list only finds them. The list is bounded. A slow scan finds
 //! expired keys beyond it, and those of an earlier server ([`super::Keyspace::expire`]).

@@ -1,4 +1,5 @@
-//! A hash: fields with values, in insertion order.
+//! A hash value in memory: a table of fields with their values. A new field comes last; the last field takes
+//! the place of a deleted one.
 
 use compact_bytes::CompactBytes;
 use hashbrown::DefaultHashBuilder;

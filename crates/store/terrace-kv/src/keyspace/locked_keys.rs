@@ -1,4 +1,4 @@
-//! Keys locked by a command: no other command writes them meanwhile.
+//! Keys locked by a command, and the operations on them: no other command writes these keys meanwhile.
 
 use std::cell::OnceCell;
 use std::sync::atomic::Ordering;

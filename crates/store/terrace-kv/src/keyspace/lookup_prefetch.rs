@@ -1,4 +1,5 @@
-//! Prefetch of elements of large collections; [`crate::blobs::Blobs::prefetch`] does the same for keys.
+//! Prefetch of a large collection's elements into the CPU caches. [`crate::blobs::Blobs::prefetch`] does the
+//! same for keys.
 
 use super::hash::Hash;
 use super::space::Keyspace;

@@ -1,4 +1,4 @@
-//! Reads without a lock: single reads of the store are atomic.
+//! Reads of strings and compact collections without a lock on the key: each read of the store is atomic.
 
 use std::sync::atomic::Ordering;
 
@@ -57,7 +57,7 @@ impl Keyspace {
         self.live(db, key, Some(Word::unpack(stat.word))).map(|word| (word, stat.size))
     }
 
-    /// Returns the word, unless the key has expired: then removes it.
+    /// The result is the word of a live key; an expired key is removed. Counts a hit or a miss.
     fn live(&self, db: Db, key: &[u8], word: Option<Word>) -> Option<Word> {
         // Reads the clock only for keys with an expiry time.
         let expired = word.is_some_and(|word| word.expires.is_some() && word.is_expired(self.now()));

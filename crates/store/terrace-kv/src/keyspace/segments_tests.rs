@@ -1,4 +1,5 @@
-//! Large collections against maps: crashes after any change of the store, and restarts of a real store.
+//! Tests of large collections against maps: crashes after any change of the store, full stores, and restarts
+//! of a real store.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

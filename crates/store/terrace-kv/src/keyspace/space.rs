@@ -1,4 +1,4 @@
-//! The keyspace: store, locks and counters.
+//! The keyspace: the blob store, the locks of its keys, scans, and counters.
 
 use std::fmt;
 use std::hash::BuildHasher;

@@ -1,4 +1,4 @@
-//! The data of one stripe's lock: decoded collections of its keys.
+//! A stripe: the keys that share one lock. The lock protects the decoded collections of these keys.
 
 use std::any::Any;
 

@@ -1,4 +1,4 @@
-//! A sorted set: members ordered by score, then by their bytes.
+//! A sorted set in memory: members ordered by score, then by their bytes.
 //!
 //! The set has a tree for the order and a hash table for the scores. A rank index finds places by rank
 //! (ZRANGE 100 200, ZRANK); it is built when first needed.

@@ -1,4 +1,5 @@
-//! CPU affinity: on busy processors a local client and its thread are placed on the same processor.
+//! CPU affinity of clients and threads: on busy processors a local client and its thread run on the same
+//! processor.
 //!
 //! Client and thread wake each other once per request. On one processor a wake-up is a context switch. Across
 //! processors it is an interrupt, and in a virtual machine it costs more than the request. One of the two

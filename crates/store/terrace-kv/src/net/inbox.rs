@@ -1,4 +1,4 @@
-//! Assigns clients to threads.
+//! Assignment of clients to threads: a new client goes to the inbox of a thread.
 //!
 //! **Few clients**: each client has its own thread as long as there are enough. On busy processors, client
 //! and thread wake each other on one processor. (With two processors per client the thread may poll on the

@@ -1,4 +1,4 @@
-//! Connections: threads with epoll ([`worker`]).
+//! Network side of the server: connections of clients, served by threads with epoll ([`worker`]).
 //!
 //! - [`busy_poll`]: polling before a thread sleeps
 //! - [`inbox`]: assignment of clients to threads

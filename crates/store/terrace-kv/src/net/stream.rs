@@ -1,4 +1,4 @@
-//! TCP and Unix sockets behind one interface.
+//! TCP and Unix sockets behind one interface: listeners, accepted connections.
 
 use std::io;
 use std::net::TcpListener;

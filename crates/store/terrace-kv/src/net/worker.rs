@@ -3,7 +3,7 @@
 //! ```text
 //! events ──► a turn for each ready connection: read, run ──► end of the batch ──► replies ──► events
 //! ```
-//! A thousand writing clients thus share one sync.
+//! So all writing clients of a round share one end of the batch, which may be a sync.
 
 use std::io;
 use std::sync::Arc;

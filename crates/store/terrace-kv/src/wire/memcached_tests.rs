@@ -1,4 +1,4 @@
-//! Whole requests, requests in pieces, and malformed ones.
+//! Tests of the parser of memcached's requests: whole requests, requests in pieces, malformed ones.
 
 use super::*;
 use terrace_testkit::rng::{Rng, seed};

@@ -1,4 +1,4 @@
-//! Helpers of the socket tests.
+//! Helpers of the tests over sockets: a small server's settings, expected replies, malformed requests.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

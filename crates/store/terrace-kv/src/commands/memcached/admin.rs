@@ -1,4 +1,4 @@
-//! stats, version, verbosity, quit.
+//! memcached's commands on the server and connection: stats, version, verbosity, quit.
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};

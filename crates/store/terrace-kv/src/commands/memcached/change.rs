@@ -1,4 +1,4 @@
-//! delete, incr, decr, touch, flush_all.
+//! memcached's commands that change or remove items without new data: delete, incr, decr, touch, flush_all.
 
 use super::parts::{BAD_FORMAT, DB, expires, key, line};
 use crate::commands::context::Context;

@@ -1,4 +1,4 @@
-//! get, gets, gat, gats.
+//! memcached's commands that read items: get, gets, and gat, gats, which also set the expiry time.
 
 use super::parts::{BAD_FORMAT, DB, expires, key, line};
 use crate::commands::context::Context;

@@ -1,7 +1,7 @@
 //! Commands of memcached's text protocol, on the strings of database 0.
 //!
-//! The commands are rows of a table like those of Redis' protocol, so requests are parsed ahead likewise
-//! ([`crate::net`]). Replies are lines.
+//! The commands are rows of a table like those of Redis' protocol, so the server parses requests ahead, too
+//! ([`crate::net`]). Replies are lines of text. `flush_all` removes keys of all types.
 
 mod admin;
 mod change;

@@ -1,4 +1,4 @@
-//! Shared by the commands: error lines, keys, times.
+//! Common parts of memcached's commands: error lines, keys, expiry times.
 
 use crate::blobs::Db;
 use crate::error::{Outcome, Refusal};

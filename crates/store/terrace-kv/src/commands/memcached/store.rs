@@ -1,4 +1,4 @@
-//! set, add, replace, append, prepend, cas.
+//! memcached's commands that store data: set, add, replace, append, prepend, cas.
 
 use super::parts::{BAD_FORMAT, DB, TOO_LARGE, expires, key, line};
 use crate::commands::context::Context;

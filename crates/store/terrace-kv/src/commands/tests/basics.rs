@@ -1,4 +1,4 @@
-//! Each family of commands, with refusals.
+//! Tests of each family of Redis' commands, with errors, expiry, and limits of the store and of replies.
 
 use std::sync::atomic::Ordering;
 

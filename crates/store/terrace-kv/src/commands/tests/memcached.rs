@@ -1,4 +1,4 @@
-//! Commands of memcached's text protocol, and their effects as seen by Redis clients.
+//! Tests of memcached's commands, and of their effects as seen by Redis clients.
 
 use std::sync::atomic::Ordering;
 

@@ -1,4 +1,4 @@
-//! Tests of commands from a client's view, over a store in memory.
+//! Tests of commands from a client's view, over a blob store in memory.
 
 mod basics;
 mod memcached;

@@ -1,5 +1,5 @@
-//! Random commands against a plain map: each reply, and all keys at the end. Collections often cross the
-//! limit between compact and log.
+//! Random commands compared with a model, a plain map: each reply, and all keys at the end. Collections
+//! often cross the limit between compact and log.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Missing commands and subcommands, and their errors.
+//! Tests of errors: missing commands, subcommands and settings, refused transactions, and writes while syncs
+//! fail.
 
 use std::sync::atomic::Ordering;
 
