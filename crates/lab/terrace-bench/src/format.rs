@@ -1,4 +1,4 @@
-//! Formatting of numbers and tables.
+//! Formats of numbers, names and tables in the output of terrace-bench.
 
 use comfy_table::{Table, presets};
 use serde::Serialize;

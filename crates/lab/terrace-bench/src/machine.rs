@@ -1,4 +1,4 @@
-//! Description of the machine, and load by other programs.
+//! Description of the machine that runs a benchmark, and the processor time of other programs.
 
 use serde::{Deserialize, Serialize};
 use std::fs;

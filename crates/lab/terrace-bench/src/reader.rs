@@ -1,4 +1,4 @@
-//! Reads a file by bare `pread` and checks its pages: the common part of all loops.
+//! A file read by bare `pread`, with checks of its pages: the common part of the read loops.
 
 use crate::buffer::Buffer;
 use crate::content::Content;

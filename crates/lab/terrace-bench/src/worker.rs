@@ -1,5 +1,6 @@
-//! The C-like loops: nothing but `pread` between two readings of the clock. Each runs as a separate program,
-//! plain or under `terrace run`; the preload library interposes the same symbol that a C program calls.
+//! The loads of `terrace-bench worker`: loops of reads or of other calls, a file's preparation, and its
+//! check. Each load is a separate program, plain or under `terrace run`. The timed part of a read loop has
+//! nothing but `pread`; the preload library interposes the same symbol as in a C program.
 
 use crate::buffer::Buffer;
 use crate::cgroup::Group;

@@ -1,4 +1,4 @@
-//! Failing outputs: a closed pipe, as in `terrace-bench ... | head`, and a full device.
+//! terrace-bench with a failing output: a closed pipe, as in `terrace-bench ... | head`, and a full device.
 
 use std::process::Command;
 

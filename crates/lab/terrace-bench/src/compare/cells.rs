@@ -1,4 +1,5 @@
-//! Welch's t-test between the systems of each cell.
+//! Comparison of the systems in each cell: Welch's t-test of two groups of runs, or Student's t-test of
+//! pairs of runs.
 //!
 //! ```text
 //!   rows (one a run) ─► cells by the values of `by` ─► groups by the value of the factor ─► each group against the baseline's

@@ -1,4 +1,4 @@
-//! Command-line options of a comparison.
+//! Command-line options of `terrace-bench compare`.
 
 use super::show::Format;
 use clap::Args;

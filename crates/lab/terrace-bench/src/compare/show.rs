@@ -1,7 +1,7 @@
-//! Output of a comparison: text with tables like those of published studies, Markdown, JSON, CSV.
+//! Output of a comparison of benchmark results: plain-text tables, Markdown, JSON, CSV.
 //!
-//! Numbers have four significant digits and at least their whole part; t and its degrees of freedom have
-//! five, as R prints them. JSON and CSV have all digits.
+//! Means and differences have four significant digits, or all digits of their whole part. Percentages have
+//! two decimals; t and its degrees of freedom have five digits, as in R. JSON and CSV have all digits.
 
 use super::cells::{CellComparison, Comparison, FILE, Side, distinct};
 use super::outcome::{Outcome, Verdict};
@@ -71,8 +71,8 @@ fn text(answer: &Comparison) -> String {
     out + &remarks(answer, "")
 }
 
-/// A table as in studies: the first column of `by` across, the others down, if that fills the table. Each
-/// cell has both means and the interval of their difference.
+/// A table as in published studies: the first column of `by` forms the table's columns if the cells fill a
+/// grid. Each cell has both means and the interval of their difference.
 fn boxes(section: &[CellComparison], answer: &Comparison) -> String {
     let head = |(name, value): &(String, String)| format!("{name} {value}");
     let across = usize::from(answer.question.by.len() > 1 && is_grid(section));

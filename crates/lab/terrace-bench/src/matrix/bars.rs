@@ -1,5 +1,5 @@
-//! Bars of a matrix's result in the terminal, for `make demo`: reads a second by pattern and system, and the
-//! ratios of its other metrics.
+//! Bars of a matrix's results in the terminal, for `make demo`: reads a second by pattern and system. Below
+//! them, the ratios of latency, processor time and misses to the baseline.
 
 use crate::format::{RED, UNDONE};
 use crate::raw::Run;

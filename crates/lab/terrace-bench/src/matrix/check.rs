@@ -1,4 +1,4 @@
-//! Checks of a matrix; errors name the line and the key.
+//! Parser and checks of a matrix's TOML file; errors name the line and the key.
 
 use super::spec::{
     Access, Base, DeviceKind, Expect, LoadKind, LoadSpec, Spec, SystemKind, SystemSpec, block_bytes,

@@ -1,4 +1,5 @@
-//! Executes the runs of a matrix, one after the other, and records each as it ends.
+//! Execution of a matrix's runs in their planned order; each run is recorded when it ends. The systems of an
+//! interleaved cell stay up side by side, and are measured in turn.
 
 use super::cleanup::{Cleanup, Setup};
 use super::device::Device;

@@ -1,4 +1,4 @@
-//! Command-line options of a matrix.
+//! Command-line options of `terrace-bench matrix`.
 
 use clap::Args;
 use std::io;

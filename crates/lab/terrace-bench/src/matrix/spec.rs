@@ -1,4 +1,4 @@
-//! The TOML definition of a matrix, checked. Errors name the line and the key.
+//! Data types of a benchmark matrix's TOML file. `check.rs` parses and checks the file.
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -17,11 +17,11 @@ pub(crate) struct Spec {
     pub(crate) repetitions: u32,
     /// Seed of order and loads; default: derived from the text.
     pub(crate) seed: Option<u64>,
-    /// Memory of program, system and cache together; default: no limit.
+    /// Maximum memory of program, system and cache together, MiB; default: no limit.
     pub(crate) limit_mib: Option<u64>,
     /// Size of the data set, as a multiple of the limit.
     pub(crate) file_set: Option<f64>,
-    /// Size of the data set in MiB, instead.
+    /// The data set's size in MiB is an alternative to `file_set`.
     pub(crate) file_mib: Option<u64>,
     /// Content of the pages.
     #[serde(default)]
@@ -41,7 +41,7 @@ pub(crate) struct Spec {
     /// Access patterns of random loads: random, zipf:THETA, normal:DEV.
     #[serde(default = "patterns")]
     pub(crate) patterns: Vec<String>,
-    /// MiB that terrace's side leaves free below the limit, beside the permanent memory of programs and
+    /// Free memory (MiB) below the limit in terrace's runs, besides the permanent memory of programs and
     /// daemon.
     #[serde(default = "spare_mib")]
     pub(crate) spare_mib: u64,
@@ -73,8 +73,8 @@ fn measure_s() -> u64 {
     10
 }
 
-/// Room for the programs' text with the readahead of its faults. With 16, and faults that read 8 MiB around,
-/// the programs of a full group evicted each other's text: a quarter of the device's reads in zipf was text.
+/// Memory for the programs' code pages, in MiB; one fault reads up to 8 MiB around its page. With 16 MiB,
+/// programs evict each other's code pages; code is then a quarter of the device reads (zipf).
 fn spare_mib() -> u64 {
     32
 }
@@ -240,17 +240,17 @@ pub(crate) struct LoadSpec {
     /// reads, terrace: restart after the measurement, and measure again from the new start.
     #[serde(default)]
     pub(crate) restart: bool,
-    /// Instead of the matrix's.
+    /// This load's value replaces the value of the matrix.
     pub(crate) ramp_s: Option<u64>,
-    /// Instead of the matrix's.
+    /// This load's value replaces the value of the matrix.
     pub(crate) measure_s: Option<u64>,
-    /// Instead of the matrix's.
+    /// This load's value replaces the value of the matrix.
     pub(crate) file_mib: Option<u64>,
-    /// Instead of the matrix's.
+    /// This load's value replaces the value of the matrix.
     pub(crate) limit_mib: Option<u64>,
-    /// Instead of the matrix's.
+    /// This load's value replaces the value of the matrix.
     pub(crate) headroom_mib: Option<u64>,
-    /// Instead of the matrix's.
+    /// This load's value replaces the value of the matrix.
     pub(crate) patterns: Option<Vec<String>>,
     /// Only on these systems; by default on all.
     #[serde(default)]

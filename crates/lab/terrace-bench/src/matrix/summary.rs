@@ -1,4 +1,5 @@
-//! Tables of a finished matrix: README.md beside the raw results, and means for the terminal.
+//! Tables of a finished matrix: README.md beside the raw results, and means by cell and system for the
+//! terminal.
 
 use super::spec::{LoadKind, Spec, SystemSpec};
 use super::targets::{self, TargetResult};

@@ -1,4 +1,5 @@
-//! Directories for real programs: made once on the plain directory, and copied for each run.
+//! Directory trees for the commands of loads: made once on the plain directory, and copied or linked for
+//! each run.
 
 use super::cleanup::{Cleanup, Setup, tool};
 use super::load::Load;

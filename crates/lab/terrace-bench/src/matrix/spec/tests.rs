@@ -1,3 +1,5 @@
+//! Tests of a matrix's TOML file: its values, errors with line and key, and values of single loads.
+
 use super::*;
 
 const GOOD: &str = r#"name = "x"
