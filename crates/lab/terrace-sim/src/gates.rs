@@ -1,4 +1,4 @@
-//! Gates: conditions on the results of recorded traces, and the cells that decide them.
+//! Gates: conditions on the policies' results of recorded traces, and the cells that decide them.
 
 use serde::Serialize;
 use terrace_policy::NAMES;

@@ -1,4 +1,4 @@
-//! The commands from the user's side: output, refusals, files left behind.
+//! terrace-sim's commands from the user's side: output, refusals, files left behind.
 
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;

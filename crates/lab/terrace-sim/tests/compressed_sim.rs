@@ -1,4 +1,4 @@
-//! The boundary between DRAM and the compressed tier in the simulator: it settles after each change of load,
+//! The simulator's boundary between DRAM and the compressed tier: it settles after each change of load,
 //! rests there, and never exceeds the memory. A load without gain from compression pays nothing for it.
 
 use terrace_policy::build;

@@ -1,4 +1,4 @@
-//! Exact miss counts of every policy on small traces at 8 sizes.
+//! Exact miss counts of every policy on small traces at 8 sizes, with each access reported and in batches.
 //!
 //! A changed number is a changed policy: check it, then paste the table that this test prints.
 //! No policy may beat Belady's optimum, in either mode.

@@ -1,4 +1,5 @@
-//! Invariants of every policy under any operations: no page lost, no page invented, progress always possible.
+//! Invariants of every eviction policy under any operations: no page lost, no page invented, progress always
+//! possible. No policy has fewer misses than the optimum.
 
 use std::collections::BTreeSet;
 

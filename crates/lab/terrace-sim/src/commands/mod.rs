@@ -1,4 +1,4 @@
-//! The subcommands, one a file, and their common options.
+//! The subcommands of terrace-sim, one a file, and their common options.
 
 mod compressed;
 mod device;

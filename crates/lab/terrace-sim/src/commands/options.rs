@@ -1,4 +1,4 @@
-//! Options of several subcommands.
+//! Command-line options of several subcommands: trace files, and the output format.
 
 use std::convert::Infallible;
 use std::io;

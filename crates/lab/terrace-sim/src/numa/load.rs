@@ -1,5 +1,6 @@
-//! The loads of the paper: fio, and RocksDB. Each thread has its own file or database. More than half of the
-//! data lie on node 0, as with a file system that ignores nodes.
+//! The loads of the paper on thread placement (NThread, see [`terrace_policy::numa`]): fio, and RocksDB.
+//! Each thread has its own file or database. More than half of the data lie on node 0, as with a file system
+//! that ignores nodes.
 
 use terrace_policy::mix;
 

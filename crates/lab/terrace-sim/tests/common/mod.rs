@@ -1,4 +1,5 @@
-//! Runs over keys, and Belady's optimum, by the policy `opt` and by a plain implementation.
+//! Helpers of the simulator's tests: runs of a policy over a trace of keys. Also Belady's optimum, by the
+//! policy `opt` and by a plain implementation.
 
 use std::collections::{BTreeSet, HashMap};
 
