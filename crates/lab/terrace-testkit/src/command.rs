@@ -1,4 +1,4 @@
-//! Runs a command of this project in tests.
+//! Commands of this project, run in tests: their settings, output and refusals.
 
 use std::borrow::BorrowMut;
 use std::path::Path;

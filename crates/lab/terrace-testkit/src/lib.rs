@@ -4,7 +4,7 @@
 //!
 //! [`rng`]: random numbers from a printed seed. [`traces`]: page accesses to simulate. [`pages`]:
 //! self-describing content. [`wait`]: waiting for a condition. [`command`]: commands of this project, run as
-//! by a user. [`process`]: threads of a process. [`nodes`]: simulated memory nodes. [`exposition`]: metrics
+//! by a user. [`process`]: memory and threads of a process. [`nodes`]: simulated memory nodes. [`exposition`]: metrics
 //! in Prometheus' format. [`scrape`]: metrics over HTTP.
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! A simulated machine of several memory nodes, by files instead of those in /sys.
+//! A simulated machine of several memory nodes: files in the format of /sys, which code under test reads
+//! instead.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Answers of an HTTP server, and metrics checked by two parsers: this crate's, and Prometheus' own where it
-//! is installed.
+//! Metrics over HTTP: a server's answers, checked by two parsers. One is this crate's, the other Prometheus'
+//! own where it is installed.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
