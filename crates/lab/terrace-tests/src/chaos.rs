@@ -1,4 +1,4 @@
-//! Disturbances of a live mount during a test.
+//! Disturbances of a live mount during a test: dropped and flushed caches, resizes, and kills of terraced.
 
 use crate::process::{self, DeadlySignals};
 use crate::test_dir::terrace;

@@ -1,4 +1,5 @@
-//! Runs one script on two sides, compares their results, and minimises a failing script.
+//! Comparison of two sides: both run one operation script, and their results must agree. A failing script is
+//! minimised.
 
 use crate::exec;
 use crate::gen_ops::{Ops, interleave};

@@ -1,6 +1,6 @@
 //! Harness of terrace's black-box tests. It uses only the binary, the preload library and their documented
-//! behaviour. One test runs the same work on up to three sides: a plain directory (the reference), a terrace
-//! mount, and a terrace mount with the preload path. The tests in `crates/terrace/tests` use its directories
+//! behaviour. One test runs the same work on several sides ([`test_mount::Side`]): a plain directory (the
+//! reference), a mount with or without the preload path, and `terrace run` with a mount or by leases. The tests in `crates/terrace/tests` use its directories
 //! and processes.
 //!
 //! Environment: `TERRACE_SEED` repeats a random run. `TERRACE_SOAK=1` makes every test long;

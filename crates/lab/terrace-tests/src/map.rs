@@ -1,4 +1,4 @@
-//! Mappings kept by the executor.
+//! A mapped part of a file, which the executor keeps between operations.
 
 use libc::{c_int, c_void};
 

@@ -1,4 +1,5 @@
-//! Random numbers reproducible from one printed seed, content made of them, and a hash of content.
+//! Random numbers reproducible from one printed seed, file content derived from a pattern number, and a hash
+//! of content.
 
 pub use terrace_testkit::rng::{Rng, mix, seed};
 

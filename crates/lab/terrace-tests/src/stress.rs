@@ -1,4 +1,5 @@
-//! Starts and judges the processes of a verifying stress test (`verifier`).
+//! A verifying stress test: starts its processes (`verifier`), ends them, and checks that none found a
+//! violation.
 
 use crate::pages::VersionTable;
 use crate::process::{Background, helper};

@@ -1,4 +1,5 @@
-//! Places of tests: the product, and directories that every user can reach.
+//! Directories of tests that every user can reach, a small disk for a test, and the paths of the product's
+//! files.
 
 use crate::{leftovers, process, rng};
 use std::path::{Path, PathBuf};

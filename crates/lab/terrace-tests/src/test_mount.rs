@@ -1,4 +1,5 @@
-//! A test mount: a fresh test directory, on two of the three sides with a terrace mount of it.
+//! A test mount: a fresh directory of a test, its source, and the access path of the test's programs. Two of
+//! the five sides have one terrace mount for the whole test.
 
 use crate::busy::{self, Pressure, Work};
 use crate::process::{self, Outcome};

@@ -1,4 +1,4 @@
-//! The compressed tier under programs: correct content, and the place of decompression.
+//! Programs over the compressed tier: their content is right, and the program itself decompresses hits.
 
 use std::fs;
 use terrace_tests::rng::Rng;

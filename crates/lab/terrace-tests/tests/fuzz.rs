@@ -1,6 +1,6 @@
-//! Mangled input: configuration, sizes and options, records of dead instances, requests, traces. terrace may
-//! refuse all of it, in one line; it must not panic, hang, or stop serving. (For the preload path's messages
-//! and segment see `hostile`, and `hostile` of terrace-engine.)
+//! Mangled input of the commands: configuration, sizes and options, records of dead instances, requests,
+//! traces. terrace may refuse all of it, in one line; it must not panic, hang, or stop serving. (For the
+//! preload path's messages and segment see `hostile`, and `hostile` of terrace-engine.)
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;

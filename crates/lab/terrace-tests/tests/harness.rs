@@ -1,4 +1,4 @@
-//! The harness itself: two plain directories agree, and a deliberate fault is found.
+//! Tests of the test harness itself: two plain directories agree, and a deliberate fault is found.
 
 use terrace_tests::compare::{Driver, Pair, prepare, run_script};
 use terrace_tests::gen_ops::sequence;

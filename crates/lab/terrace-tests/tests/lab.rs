@@ -1,4 +1,5 @@
-//! The policy laboratory on a live mount: traces, and estimates for other sizes of memory.
+//! The policy laboratory on a live mount: recorded traces, estimates for other sizes of memory, and the
+//! simulator's agreement. Also the cost of the observer of memory nodes, and the protection of young pages.
 
 use std::fs;
 use std::io::Write as _;

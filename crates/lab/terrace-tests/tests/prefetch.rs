@@ -1,5 +1,5 @@
-//! Programs' advice about reads (`posix_fadvise`, `readahead`), through the preload path, as `terrace stat`
-//! shows it.
+//! Prefetch through the preload path, as `terrace stat` shows it: programs' advice (`posix_fadvise`,
+//! `readahead`), readahead of streams and strides, and recorded schedules.
 
 use std::process::Command;
 use std::time::Duration;

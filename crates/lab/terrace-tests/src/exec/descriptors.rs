@@ -1,4 +1,4 @@
-//! Operations on descriptors: open, duplicate, close, lock.
+//! Script operations on descriptors: open, duplicate, close, lock.
 
 use super::{Args, Executor, c, closefrom, errno, is_direct, number, outcome};
 use crate::rng::hash;

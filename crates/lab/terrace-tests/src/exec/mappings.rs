@@ -1,4 +1,4 @@
-//! Mappings of files.
+//! Script operations on mappings of files: map, read, write, sync, unmap.
 
 use super::{Args, Executor, number, outcome};
 use crate::map::Map;

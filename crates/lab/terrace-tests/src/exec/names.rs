@@ -1,4 +1,5 @@
-//! Operations on names and on attributes.
+//! Script operations on names and attributes of files: rename, link, unlink, stat, chmod, times, extended
+//! attributes.
 
 use super::listing::{attributes, sorted_names};
 use super::{Args, Executor, c, fstat, number, outcome};

@@ -1,4 +1,4 @@
-//! Operations that continue in other processes: fork, exec.
+//! Script operations that continue in another process: fork, exec.
 
 use super::{Args, Break, Executor, c, is_direct};
 use libc::{c_char, c_int};

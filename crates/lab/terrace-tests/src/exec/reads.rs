@@ -1,4 +1,4 @@
-//! Read operations.
+//! Script operations that read: pread and variants, sendfile, seeks, listings, and cache pressure (`press`).
 
 use super::listing::{readdir, seekwalk};
 use super::{

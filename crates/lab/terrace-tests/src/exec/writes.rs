@@ -1,4 +1,4 @@
-//! Write operations.
+//! Script operations that write: pwrite and variants, truncate, fallocate, fsync, copies of ranges.
 
 use super::{Args, Break, Executor, c, is_direct, lengths, number, outcome, unaligned, vectors};
 use crate::rng::fill;

@@ -1,5 +1,6 @@
-//! Writes until the mount dies, then checks in the source, beside the mount, all acknowledged data. Data are
-//! acknowledged by fsync, fdatasync, O_DSYNC, msync, by a rename and fsync of the directory, and by close.
+//! The storm role `acked`: workers write until the mount dies, then check all acknowledged data in the
+//! source, beside the mount. Data are acknowledged by fsync, fdatasync, O_DSYNC, msync, by a rename and
+//! fsync of the directory, and by close.
 
 use super::sys::{Mapping, errno};
 use super::{Done, together};

@@ -1,5 +1,5 @@
-//! Writes more than the source has room for. Every successful write must be readable, and be in the source
-//! after the mount's end. The only allowed error is ENOSPC.
+//! The storm role `full`: more writes than the source has room for. Every successful write must be readable,
+//! and be in the source after the mount's end. The only allowed error is ENOSPC.
 
 use super::Done;
 use crate::pages::{PAGE, stamp, version};

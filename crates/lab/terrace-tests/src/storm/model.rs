@@ -1,5 +1,5 @@
-//! A model of a directory: the result of each operation, and its effect. Exact for the operations of
-//! [`super::names`], with Linux's order of error checks.
+//! A model of a directory tree in memory: the result of each operation, and its effect. The model is exact
+//! for the operations of [`super::names`], with Linux's order of error checks.
 
 use crate::rng::hash;
 use std::collections::BTreeMap;

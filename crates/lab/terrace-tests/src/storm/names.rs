@@ -1,5 +1,6 @@
-//! Names and data: each worker owns a directory, has an exact model of it, and compares every result. 32
-//! kinds of operations; several workers in one process, so that their requests overtake each other.
+//! The storm role `names`: each worker owns a directory, has an exact model of it, and compares every
+//! result. Operations change names, attributes and data; several workers are in one process, so that their
+//! requests overtake each other.
 
 use super::model::{Answer, Content, Id, Kind, Model, describe};
 use super::sys::{self, Mapping, errno};

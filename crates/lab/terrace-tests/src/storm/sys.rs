@@ -1,4 +1,4 @@
-//! System calls missing in the standard library, with their errno.
+//! System calls that the standard library lacks, with their errno.
 
 use super::model::Answer;
 use std::ffi::CString;
