@@ -1,4 +1,4 @@
-//! Detects import circles: files of one crate that import each other in a loop.
+//! A check for import circles: files of one crate that import each other in a loop.
 //!
 //! A file imports another if it names an item of it: in a `use`, or by a path that begins with `crate`,
 //! `super`, `self` or a child module. Re-exported names (`pub use` of items below) are followed to their

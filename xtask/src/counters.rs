@@ -1,4 +1,4 @@
-//! Generates docs/stat.md: every key of `terrace stat --json` with its meaning, from the doc comments of
+//! Generator of docs/stat.md: every key of `terrace stat --json` with its meaning, from the doc comments of
 //! terrace-api.
 
 use std::collections::HashMap;

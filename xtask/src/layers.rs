@@ -1,4 +1,4 @@
-//! Layers of a crate: its folders import only those below them.
+//! A check of a crate's layers: its folders import only those below them.
 //!
 //! The head of `lib.rs` lists the folders from the top down, one a row of a table: ``//! | `reclaim` | free frames ... |``.
 

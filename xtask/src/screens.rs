@@ -1,4 +1,4 @@
-//! Checks that functions fit a screen: the lines from `fn` to the closing brace. Tests do not count
+//! A check that functions fit a screen: the lines from `fn` to the closing brace. Tests do not count
 //! (`#[cfg(test)]`).
 
 use syn::spanned::Spanned;

@@ -1,4 +1,4 @@
-//! Runs commands of this system, and makes errors with a cure.
+//! Programs of this system: their output, and errors that name a missing program's remedy.
 
 use std::io;
 use std::process::Command;

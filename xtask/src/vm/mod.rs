@@ -1,6 +1,6 @@
 //! `cargo xtask vm`: tests that need different hardware, in virtual machines. QEMU emulates it (TCG: no
-//! /dev/kvm is needed) with Debian's kernel. This program itself is the first process inside: `vm inside`
-//! runs there the tests of `vm dax` or `vm numa`.
+//! /dev/kvm is needed) with Debian's kernel. The first process inside is the script `init.sh`. It starts this program
+//! (`vm inside`), which runs the tests of `vm dax` or `vm numa` there.
 //!
 //! ```text
 //!   kernel.rs   Debian's kernel and modules, unpacked once into target/vm

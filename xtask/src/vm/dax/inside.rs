@@ -1,4 +1,5 @@
-//! In the virtual machine: the tier and its readers.
+//! In the virtual machine: the checks of `vm dax`. Programs read a tier on persistent memory, with and
+//! without the library, across a kill of terraced and a new mount.
 
 use super::super::command::{output, wrong};
 use super::super::image::PRELOAD;

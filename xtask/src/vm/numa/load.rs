@@ -1,9 +1,10 @@
 //! In the virtual machine: a program with threads that read and write through terrace, started on a node without
 //! their data.
 //!
-//! `load KIND COUNT CPUS FILE [OUT]`. Kinds: `run` reads, `mix` reads and writes more than it reads, `sip`
-//! reads a page now and then, `nip` some. If `FILE` and `OUT` end with a dot, the thread's number is
-//! appended. Every page read is verified. All threads end when [`STOP`] exists. When [`REST`] exists, they
+//! `load KIND COUNT CPUS FILE [OUT]`. COUNT threads start on CPUS and read FILE in random order. With OUT, each
+//! read of 64 KiB is followed by a write of 128 KiB. Kinds: `sip` reads a page every 50 ms, `nip` 16 pages
+//! every 10 ms; `run` and `mix` read without pauses. If `FILE` or `OUT` ends with a dot, the thread's number is
+//! appended. The number in every page read is verified. All threads end when [`STOP`] exists. When [`REST`] exists, they
 //! close their files and wait for [`STOP`].
 
 use super::super::command::wrong;

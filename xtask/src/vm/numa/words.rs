@@ -1,4 +1,4 @@
-//! In the virtual machine: constants shared by the load and its starter.
+//! In the virtual machine: paths and sizes that the load and its starter share.
 
 /// Bytes of a page.
 pub(super) const PAGE: usize = 4096;
