@@ -1,7 +1,7 @@
 //! Harness of terrace's black-box tests. It uses only the binary, the preload library and their documented
-//! behaviour. One test runs the same work on several sides ([`test_mount::Side`]): a plain directory (the
-//! reference), a mount with or without the preload path, and `terrace run` with a mount or by leases. The tests in `crates/terrace/tests` use its directories
-//! and processes.
+//! behaviour. One test runs the same work on several sides (`Side`): a plain directory (the reference), a
+//! mount with or without the preload path, and `terrace run` with a mount or by leases. The tests in
+//! `crates/terrace/tests` use its directories and processes.
 //!
 //! Environment: `TERRACE_SEED` repeats a random run. `TERRACE_SOAK=1` makes every test long;
 //! `TERRACE_SOAK_MINUTES` limits the time of all of them, 75 by default. `TERRACE_KEEP=1` keeps the
