@@ -27,11 +27,11 @@ impl Bucket {
         &self.state
     }
 
-    /// Its name.
+    /// Name of the bucket.
     pub fn name(&self) -> String {
         self.state.name()
     }
-    /// Blobs.
+    /// Number of blobs.
     pub fn len(&self) -> u64 {
         self.state.len()
     }

@@ -20,7 +20,7 @@ use terrace_engine::{Engine, IoKind};
 #[derive(Debug, Clone)]
 pub struct Store(Arc<Anchors>);
 
-/// How large a store is.
+/// Counts and sizes of a store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Buckets.
@@ -218,7 +218,7 @@ impl Store {
         self.engine().stats()
     }
 
-    /// How large the store is.
+    /// Counts and sizes of the store.
     pub fn usage(&self) -> Usage {
         let state = &self.0.state;
         let counts = &state.counts;
