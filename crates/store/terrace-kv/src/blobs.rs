@@ -72,7 +72,7 @@ pub trait Blobs: Send + Sync + fmt::Debug + 'static {
     fn get(&self, db: Db, key: &[u8], out: &mut Vec<u8>) -> Result<Option<Stat>>;
     /// Reads at most `len` bytes from `offset` into `out`. Returns whether the key exists.
     fn get_at(&self, db: Db, key: &[u8], offset: u64, len: usize, out: &mut Vec<u8>) -> Result<bool>;
-    /// Metadata.
+    /// Metadata of a blob. None: the key does not exist.
     fn stat(&self, db: Db, key: &[u8]) -> Option<Stat>;
     /// Puts a whole blob from several parts, creating or replacing it. Returns the replaced word. The blob
     /// may grow up to `room` bytes.
@@ -92,7 +92,7 @@ pub trait Blobs: Send + Sync + fmt::Debug + 'static {
     fn rename_as(&self, from: (Db, &[u8]), to: (Db, &[u8]), word: u64, content: &[u8]) -> Result<bool>;
     /// Removes a blob. Returns whether it existed.
     fn remove(&self, db: Db, key: &[u8]) -> Result<bool>;
-    /// Keys of a database.
+    /// Number of keys of a database.
     fn len(&self, db: Db) -> u64;
     /// Bytes of the values of a database.
     fn bytes(&self, db: Db) -> u64;

@@ -157,11 +157,11 @@ impl Clients {
     pub(crate) fn all(&self) -> Vec<Arc<Client>> {
         self.connected.lock().values().cloned().collect()
     }
-    /// How many are connected.
+    /// Number of connected clients.
     pub fn len(&self) -> usize {
         self.connected.lock().len()
     }
-    /// Whether there are none.
+    /// Whether no client is connected.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

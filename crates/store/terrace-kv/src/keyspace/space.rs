@@ -98,7 +98,7 @@ impl Keyspace {
     pub(crate) fn now(&self) -> u64 {
         (self.clock)()
     }
-    /// Its counters.
+    /// The keyspace's counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
