@@ -1,4 +1,4 @@
-//! Each format: its content, its detection by name or content, and its errors with place and cure.
+//! Each format of traces: its content, its detection by name or content, and its errors with place and cure.
 
 use std::io::Cursor;
 

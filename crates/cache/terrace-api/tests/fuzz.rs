@@ -1,5 +1,5 @@
-//! Every reader on arbitrary bytes: it may return an error that names the file, but must neither panic nor
-//! run for ever. (`memory.rs` tests memory use.)
+//! Every reader of traces and schedules on arbitrary bytes: it may return an error that names the file, but
+//! must neither panic nor run for ever. (`memory.rs` tests memory use.)
 
 use std::io::Cursor;
 
