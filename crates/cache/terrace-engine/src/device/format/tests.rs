@@ -1,4 +1,5 @@
-//! Batches round trip. Damaged or foreign bytes are refused, and no decoded slot is out of bounds.
+//! Tests of the format of batches on a device: they round trip, damaged or foreign bytes are refused, and no
+//! decoded slot is out of bounds.
 
 use super::*;
 use proptest::prelude::*;

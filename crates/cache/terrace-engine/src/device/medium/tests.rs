@@ -1,3 +1,6 @@
+//! Tests of the file behind a tier's device: whole reads over short and failing calls, and a device that
+//! hangs.
+
 use super::*;
 use crate::io::testing::{Faults, ShortCalls, SimIo};
 use crate::io::{AlignedBuf, BlockingIo, UringIo};

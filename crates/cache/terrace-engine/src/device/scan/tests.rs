@@ -1,4 +1,4 @@
-//! Scans of devices left by a writer in every state that the rules allow.
+//! Tests of the scan at a start, on devices left by a writer in every state that the rules allow.
 
 mod power_cuts;
 mod regions;

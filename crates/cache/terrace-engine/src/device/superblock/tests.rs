@@ -1,3 +1,5 @@
+//! Tests of the superblock: round trips, damage, foreign targets, and power cuts over several runs.
+
 use super::*;
 use crate::device::SimMedium;
 use proptest::prelude::*;

@@ -1,3 +1,5 @@
+//! Tests of a follower in an engine: recorded orders are fetched ahead, wrong schedules end themselves.
+
 use super::*;
 use crate::io::testing::NullIo;
 use crate::testing::{sparse_object, started};

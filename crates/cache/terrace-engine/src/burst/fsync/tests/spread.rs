@@ -1,4 +1,4 @@
-//! Bursts shared between the target and the source.
+//! Bursts of dirty pages at an fsync, shared between the target and the source.
 
 use super::*;
 use crate::config::SourceShare;

@@ -1,4 +1,4 @@
-//! A source that loses unsynced data at a power cut.
+//! A simulated source that loses unsynced data at a power cut, as an implementation of the engine's I/O.
 
 use crate::io::{BlockingIo, Io, IoVec, WriteOp};
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Power is cut at random times. The tests compare the result of a scan with the source.
+//! Scans of a device after power cuts at random times: each valid page must have the content of the source.
 
 use super::super::*;
 use super::writer::{Files, OBJECTS, PAGES, Writer, formatted, found};

@@ -1,4 +1,5 @@
-//! A minimal writer that keeps the rules, beside a model of the source with changing pages and identities.
+//! A minimal writer of a device that keeps the rules of the log, beside a model of the source with changing
+//! pages and identities.
 
 use super::super::*;
 use crate::device::format::{Geometry, content_max};
