@@ -1,4 +1,4 @@
-//! Lifetimes of names and attributes in the kernel, and refused changes.
+//! Lifetimes of names and attributes in the kernel, and changes that are refused after a restart.
 
 use super::*;
 

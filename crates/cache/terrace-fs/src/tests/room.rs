@@ -1,4 +1,5 @@
-//! Room in the tables: waits for it, and descriptors and references that stay as long as they are used.
+//! Room for inodes, handles and descriptors: requests that wait for it, and descriptors and references that
+//! stay as long as they are used.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Names changed in the source beside the mount.
+//! Names that other programs change in the source beside the mount.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
