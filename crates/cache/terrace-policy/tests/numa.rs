@@ -1,4 +1,5 @@
-//! The slides' examples, and properties of decisions on any machine.
+//! Decisions on thread placement ([`terrace_policy::numa`]): the examples of the NThread slides, and
+//! properties on any machine.
 
 use terrace_policy::numa::what_if::WhatIf;
 use terrace_policy::numa::{

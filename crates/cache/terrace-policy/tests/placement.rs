@@ -1,4 +1,5 @@
-//! Placement engines against a linear program, and invariants of all of them.
+//! Placement engines, which divide a batch among targets: their times against a linear program, and
+//! invariants of all of them.
 
 use microlp::{ComparisonOp, OptimizationDirection, Problem};
 use proptest::prelude::*;

@@ -1,3 +1,5 @@
+//! Tests of the follower of a recorded schedule: a simulated program, cache and source.
+
 use super::*;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use terrace_testkit::rng::Rng;

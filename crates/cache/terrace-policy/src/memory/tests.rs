@@ -1,5 +1,5 @@
-//! The sizing rule under simulated loads: a control group with a cache, a program that reads through it, and
-//! other programs.
+//! Tests of the rule for the cache's size, under simulated loads: a control group with a cache, a program
+//! that reads through it, and other programs.
 
 use super::*;
 

@@ -1,3 +1,5 @@
+//! Tests of readahead: windows, strides, several readers of a file, and random reads.
+
 use super::*;
 use proptest::prelude::*;
 use std::collections::HashSet;
