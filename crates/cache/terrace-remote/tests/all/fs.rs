@@ -1,4 +1,5 @@
-//! Targets in a directory.
+//! Tier targets in a store that is a directory: restarts, kills, damaged and lost objects, claims of other
+//! instances.
 
 use crate::fixture::{Fixture, PAGES};
 use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,4 @@
-//! The engine with targets in a store.
+//! Tests of the engine with tier targets in an object store: a directory, or an S3 bucket.
 
 mod fixture;
 mod fs;

@@ -1,4 +1,4 @@
-//! Targets in an S3 bucket.
+//! Tier targets in an S3 bucket: restarts, killed and silent servers, wrong keys, second instances.
 
 use crate::fixture::{Fixture, PAGES};
 use crate::server::{Mode, Server, server};
