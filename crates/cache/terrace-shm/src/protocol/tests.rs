@@ -1,4 +1,5 @@
-//! The protocols under loom: every order of the steps of writers and readers, up to a bound of preemptions.
+//! The protocols between daemon and clients under loom: every order of the steps of writers and readers, up
+//! to a bound of preemptions.
 
 use super::*;
 use crate::entry::{Below, DeviceSlot, Handle, State};

@@ -1,4 +1,5 @@
-//! Decoders on arbitrary and on damaged bytes: they return, do not panic, and write only to the page.
+//! Decoders of compressed pages on arbitrary and on damaged bytes: they return, do not panic, and write only
+//! to the page.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

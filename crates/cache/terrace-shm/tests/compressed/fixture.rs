@@ -1,4 +1,4 @@
-//! Set-up of these tests.
+//! Fixture of the tests of compressed pages: a segment, its touch table, and a pool.
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;

@@ -1,4 +1,5 @@
-//! The compressed pool from outside: against a model, with concurrent readers, with hostile bytes.
+//! Tests of the pool of compressed pages, from outside: against a model, with concurrent readers, with
+//! hostile bytes.
 
 mod codec;
 mod fixture;

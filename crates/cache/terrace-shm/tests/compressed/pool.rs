@@ -1,4 +1,5 @@
-//! The pool against a model: its content, the memory that it releases, the objects that it moves.
+//! The pool of compressed pages against a model: its content, the memory that it releases, the objects that
+//! it moves.
 
 use crate::fixture::{Fixture, fetch, fixture};
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! Readers of compressed pages, without the writer's lock.
+//! Readers of compressed pages: they take no lock of the writer, and each page is as it was at one moment.
 
 use crate::codec::pages;
 use crate::fixture::{Fixture, fixture};
