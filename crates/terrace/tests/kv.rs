@@ -1,4 +1,5 @@
-//! `terrace serve kv` from outside: data that survive each kind of death, several servers, refusals.
+//! Tests of `terrace serve kv` from outside: data that survive each kind of death, several servers,
+//! refusals.
 
 #[path = "kv/client.rs"]
 mod client;

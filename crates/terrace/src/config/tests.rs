@@ -1,4 +1,5 @@
-//! Checks docs/terrace.toml against the code, the precedence of sources, and the text of errors.
+//! Tests of the configuration: docs/terrace.toml against the code, the precedence of sources, and the text
+//! of errors.
 
 use super::*;
 use crate::cli::Tuning;

@@ -1,4 +1,5 @@
-//! Deaths of terraced, of the supervisor, and of both.
+//! Deaths of terraced, of the supervisor, and of both: restarts, dead mounts, and their removal by the next
+//! command.
 
 use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};

@@ -1,4 +1,4 @@
-//! The environment of the command: limits, names, a full runtime directory, a system call filter.
+//! Environments of the command: limits, names that are not UTF-8, a full runtime directory.
 
 use std::ffi::OsStr;
 use std::fs;

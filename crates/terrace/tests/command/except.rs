@@ -1,4 +1,4 @@
-//! `terrace run --except DIR`.
+//! `terrace run --except DIR`: the command sees this directory of the source itself, without the cache.
 
 use std::fs;
 use std::path::Path;

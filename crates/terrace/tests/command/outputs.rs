@@ -1,4 +1,4 @@
-//! Outputs that cannot be written, and readers that close the pipe.
+//! Commands with an output that cannot be written, or with a closed pipe: one line of error, no panic.
 
 use std::process::Command;
 

@@ -1,4 +1,5 @@
-//! `terrace run`.
+//! `terrace run`: the command's mount, status, streams and signals, and reports of an instance that ended
+//! before it.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

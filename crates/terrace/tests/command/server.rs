@@ -1,4 +1,4 @@
-//! A FUSE file system in this process, as a faulty source: one directory of files in memory.
+//! A FUSE file system in this process, which tests use as a faulty source: one directory of files in memory.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

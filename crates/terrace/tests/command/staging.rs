@@ -1,4 +1,5 @@
-//! `terrace stage` and `run --stage-in`.
+//! `terrace stage` and `run --stage-in`: staged files are read without the source, and `stage out` writes to
+//! the source.
 
 use std::fs;
 use std::path::Path;

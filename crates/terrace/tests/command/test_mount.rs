@@ -1,4 +1,5 @@
-//! A test mount: a source, a mount point, and the command under test.
+//! Fixture of the command's tests: a source, a mount point, and the command. At its end nothing of terrace
+//! may be left.
 
 use std::ffi::OsStr;
 use std::fs;

@@ -1,4 +1,4 @@
-//! A client: sends words, receives one reply.
+//! A client of Redis' protocol: requests over a socket, and their parsed replies.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

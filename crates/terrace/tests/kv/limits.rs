@@ -1,4 +1,5 @@
-//! Access to a server, refusals, and the statistics of a server.
+//! A server's refusals: wrong settings, long values, second servers, full disks, missing passwords. Also its
+//! statistics and metrics.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 

@@ -1,4 +1,5 @@
-//! memcached clients: data that survive, and refusals.
+//! memcached clients of a server: items that survive restarts and kills, and a port refused beside a
+//! password.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

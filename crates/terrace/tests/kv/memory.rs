@@ -1,4 +1,5 @@
-//! A server with key names that take much of `--memory`.
+//! Memory of a server while names of keys fill `--memory`: it stays within the limit, and further keys are
+//! refused.
 
 use terrace_testkit::process::{memory_files, private_memory};
 

@@ -1,4 +1,4 @@
-//! Keys compared with a map, across restarts of every kind.
+//! Random writes and reads of keys, compared with a map across restarts and kills of the server.
 
 use std::collections::BTreeMap;
 

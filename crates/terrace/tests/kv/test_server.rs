@@ -1,4 +1,4 @@
-//! A directory and a server of its keys. At the end, no process may be left.
+//! Fixture of the key-value tests: a directory, and servers of its keys. At its end, no process may be left.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
