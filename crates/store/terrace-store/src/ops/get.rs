@@ -1,5 +1,5 @@
 //! Reads of blobs. The bytes are copied without a lock; the copy counts if the blob has not changed in
-//! between (optimistic read).
+//! between (optimistic read). After failed tries a read locks the blob's table.
 
 use crate::error::Result;
 use crate::index::{BucketState, Stat, find};
