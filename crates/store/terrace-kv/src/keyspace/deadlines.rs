@@ -1,4 +1,5 @@
-//! A list of keys by expiry time. Active expiry removes expired keys by it, without a request for them.
+//! A list of keys in order of expiry time. Active expiry takes expired keys from it, and removes them
+//! without a request.
 //!
 //! The keys' words are authoritative; the list only finds them. The list is bounded. A slow scan finds
 //! expired keys beyond it, and those of an earlier server ([`super::Keyspace::expire`]).
