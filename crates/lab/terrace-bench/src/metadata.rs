@@ -3,8 +3,8 @@
 //!
 //! Each cell has its own store in a new directory. Threads share the store; each works on its own part of the
 //! names. Phases start at a barrier: make buckets, find them, remove them; then make blobs in one bucket a
-//! thread, and remove them. After each phase the store's counts and a sample of the names are checked: failed
-//! work must not count in a rate. `--sync` sets when changes become durable.
+//! thread, and remove them. The store's counts and a sample of the blobs are checked: failed work must not
+//! count in a rate. `--sync` sets when changes become durable.
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
