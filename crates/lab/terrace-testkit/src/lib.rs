@@ -4,8 +4,8 @@
 //!
 //! [`rng`]: random numbers from a printed seed. [`traces`]: page accesses to simulate. [`pages`]:
 //! self-describing content. [`wait`]: waiting for a condition. [`command`]: commands of this project, run as
-//! by a user. [`process`]: memory and threads of a process. [`nodes`]: simulated memory nodes. [`exposition`]: metrics
-//! in Prometheus' format. [`scrape`]: metrics over HTTP.
+//! by a user. [`process`]: memory and threads of a process. [`nodes`]: simulated memory nodes.
+//! [`exposition`]: metrics in Prometheus' format. [`scrape`]: metrics over HTTP.
 #![forbid(unsafe_code)]
 
 use std::io::Write as _;
