@@ -1,4 +1,5 @@
-//! Checks that a test leaves no mounts, processes or runtime directories behind.
+//! Leftovers of a test: a check that no mounts, processes or runtime directories stay behind, and their
+//! removal after a failure.
 
 use crate::process;
 use std::os::unix::ffi::OsStringExt as _;

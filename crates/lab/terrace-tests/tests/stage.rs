@@ -1,4 +1,5 @@
-//! Staging: data brought in by `terrace stage in` and `run --stage-in` are read without the source.
+//! Staging by `terrace stage` and `run --stage-in`, `--stage-out`. Staged-in data are read without the
+//! source, from memory or a tier; staged-out data are in the source and leave memory.
 
 use std::path::Path;
 use std::process::Command;

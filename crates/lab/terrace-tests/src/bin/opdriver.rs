@@ -1,5 +1,6 @@
-//! Runs an operation script in a directory and prints each operation's result:
-//! `opdriver DIR SCRIPT [--break read:N|write:N]`. `opdriver --tree DIR` prints the tree of a directory.
+//! The executor of operation scripts as a program: runs a script in a directory, and prints each operation's
+//! result. `opdriver DIR SCRIPT [--break read:N|write:N]`. `opdriver --tree DIR` prints the tree of a
+//! directory. `opdriver --inherited FD LEN AT` is the program of the operations `exec` and `spawn`.
 
 use std::io::Write as _;
 use terrace_tests::exec::{Break, Executor, inherited, tree};

@@ -2,7 +2,7 @@
 //! `terrace_tests::exec::write_big`) in random order, again and again. Ends at the first page that differs
 //! from its original.
 //!
-//! `presser FILE` runs until killed. `presser FILE -- COMMAND...` becomes the command once the cache is full,
+//! `presser FILE` runs until killed, or until a wrong page. `presser FILE -- COMMAND...` becomes the command once the cache is full,
 //! and a child process continues the reads. The child ends with the command; a wrong page kills the command.
 
 use std::io::{Read as _, Write as _};
