@@ -1,6 +1,6 @@
 //! `cargo xtask vm`: tests that need different hardware, in virtual machines. QEMU emulates it (TCG: no
-//! /dev/kvm is needed) with Debian's kernel. The first process inside is the script `init.sh`. It starts this program
-//! (`vm inside`), which runs the tests of `vm dax` or `vm numa` there.
+//! /dev/kvm is needed) with Debian's kernel. The first process inside is the script `init.sh`. It starts this
+//! program (`vm inside`), which runs the tests of `vm dax` or `vm numa` there.
 //!
 //! ```text
 //!   kernel.rs   Debian's kernel and modules, unpacked once into target/vm

@@ -1,11 +1,11 @@
 //! In the virtual machine: a program with threads that read and write through terrace, started on a node without
 //! their data.
 //!
-//! `load KIND COUNT CPUS FILE [OUT]`. COUNT threads start on CPUS and read FILE in random order. With OUT, each
-//! read of 64 KiB is followed by a write of 128 KiB. Kinds: `sip` reads a page every 50 ms, `nip` 16 pages
-//! every 10 ms; `run` and `mix` read without pauses. If `FILE` or `OUT` ends with a dot, the thread's number is
-//! appended. The number in every page read is verified. All threads end when [`STOP`] exists. When [`REST`] exists, they
-//! close their files and wait for [`STOP`].
+//! `load KIND COUNT CPUS FILE [OUT]`. COUNT threads start on CPUS and read FILE in random order. With OUT, a
+//! write of 128 KiB follows each read of 64 KiB. Kinds: `sip` reads a page every 50 ms, `nip` 16 pages every
+//! 10 ms; `run` and `mix` read without pauses. If `FILE` or `OUT` ends with a dot, the thread's number is
+//! appended. The number in every page read is verified. All threads end when [`STOP`] exists. When [`REST`]
+//! exists, they close FILE and wait for [`STOP`].
 
 use super::super::command::wrong;
 use super::words::{PAGE, REST, STOP, TIDS};
