@@ -73,8 +73,9 @@ fn measure_s() -> u64 {
     10
 }
 
-/// Memory for the programs' code pages, in MiB; one fault reads up to 8 MiB around its page. With 16 MiB,
-/// programs evict each other's code pages; code is then a quarter of the device reads (zipf).
+/// Memory for the programs' code pages and the readahead of their faults, MiB. With 16 MiB, and faults that
+/// read 8 MiB around, programs evict each other's code pages; code is then a quarter of the device reads
+/// (zipf).
 fn spare_mib() -> u64 {
     32
 }
