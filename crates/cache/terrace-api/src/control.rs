@@ -1,4 +1,4 @@
-//! Commands to a running instance: one JSON object a line over a stream socket, each with one answer.
+//! Commands to a running instance, and their answers: one JSON object a line over a stream socket.
 //!
 //! ```text
 //! {"cmd":"resize","bytes":1073741824}   ->   {"ok":true}

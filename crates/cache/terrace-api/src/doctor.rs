@@ -1,4 +1,4 @@
-//! Findings about a machine: the data of `terrace doctor --json`.
+//! Checks of a machine, and of the directory to be served: the data of `terrace doctor --json`.
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;

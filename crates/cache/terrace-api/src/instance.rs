@@ -1,4 +1,5 @@
-//! The records of an instance in its runtime directory, for other commands: `info.json` and `dirty.json`.
+//! Data types of `info.json` and `dirty.json`: an instance keeps these files in its runtime directory for
+//! other commands.
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -35,8 +36,8 @@ pub struct Info {
     pub pid: i32,
     /// Process id of the daemon; changes when it is restarted.
     pub terraced: i32,
-    /// The process id namespace of `pid` and `terraced`, by the kernel's name: instances of several may share
-    /// a runtime directory.
+    /// The kernel's name of the PID namespace of `pid` and `terraced`. Instances of several PID namespaces can
+    /// share a runtime directory.
     #[serde(default)]
     pub pid_namespace: PathBuf,
     /// Restarts of the daemon.
@@ -44,7 +45,7 @@ pub struct Info {
     /// Death of the previous daemon; none: this is the first.
     #[serde(default)]
     pub last_death: Option<String>,
-    /// Mount or run.
+    /// The purpose of the instance.
     pub kind: Kind,
     /// The directory that is cached.
     #[serde(with = "crate::path")]

@@ -1,4 +1,4 @@
-//! The policy's lists: the data of `terrace lru --json`.
+//! The eviction policy's lists of pages: the data of `terrace lru --json`.
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Estimates for other memory sizes: the miss-ratio curve of `terrace stat --mrc --json`.
+//! Estimated hit ratios of the cache at other memory sizes: the data of `terrace stat --mrc --json`.
 
 use serde::{Deserialize, Serialize};
 

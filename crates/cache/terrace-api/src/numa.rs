@@ -1,4 +1,5 @@
-//! Memory nodes: which thread reads from which node. The data of `terrace numa --json`.
+//! Threads and the machine's memory nodes: their traffic, and moves of threads. The data of
+//! `terrace numa --json`.
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;

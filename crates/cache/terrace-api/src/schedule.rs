@@ -1,4 +1,4 @@
-//! A schedule: the pages that a program reads, in the order of first use.
+//! A prefetch schedule: the pages that a program reads, in the order of first use.
 //!
 //! `terrace-bench schedule` makes it from a capture, and `terrace run --prefetch` prefetches by it. It is
 //! text, for reading and editing:

@@ -1,4 +1,4 @@
-//! Statistics: the data of `terrace stat --json`, each counter with its unit.
+//! Statistics of an instance: the data of `terrace stat --json`, each counter with its unit.
 //!
 //! Counters begin at 0 when terraced starts or is restarted. Names keep the kernel's stems (pgscan, pgsteal,
 //! workingset_refault). A counter that an older daemon does not have is read as 0, so that a newer command

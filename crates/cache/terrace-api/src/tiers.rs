@@ -1,4 +1,4 @@
-//! Tiers: rows of the statistics, from DRAM down, and the reports of `terrace tier`.
+//! Tiers of an instance: rows of its statistics, from DRAM down, and the reports of `terrace tier`.
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;

@@ -1,10 +1,10 @@
-//! Accesses to pages, in the form common to all formats.
+//! One page access of a trace, in a form common to all trace formats.
 
 /// One access to one page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// Identifies the page within the trace. For captures, see [`page_key`](super::page_key); for text that
-    /// is no number, a hash.
+    /// Key of the page in its trace: [`page_key`](super::page_key) in a capture, a hash for a word that is no
+    /// number.
     pub key: u64,
     /// Is it a write? False also if the format does not distinguish.
     pub write: bool,

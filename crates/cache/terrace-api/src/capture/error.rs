@@ -1,4 +1,4 @@
-//! Errors in a trace, with place and cure.
+//! Errors of reading a trace: each names the file, the place, the fault and the user's next step.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! terrace's own trace format, the capture: accesses of a live mount, in one to fifteen bytes each.
+//! The capture is terrace's own trace format: page accesses of a live instance, in 1 to 21 bytes each.
 //!
 //! # Format, version 2
 //! All numbers are little-endian. *varint* is LEB128: seven bits a byte, the lowest first; the top bit says
@@ -90,7 +90,7 @@ pub struct Event {
     pub page: u64,
     /// A write.
     pub write: bool,
-    /// The way it came.
+    /// The access path.
     pub via: AccessPath,
     /// Milliseconds since the start of the capture, recorded in whole ticks. A time before the last one's
     /// counts as the last one's.

@@ -1,4 +1,4 @@
-//! A decompressed stream with a look-ahead window.
+//! The content of a trace file, decompressed if necessary, with a look-ahead window of 256 KiB.
 
 use std::fmt;
 use std::io::{BufReader, Read};

@@ -1,7 +1,7 @@
 //! Traces of page accesses: readers for several formats, and the writer for captures of terrace.
 //!
 //! ```text
-//!   file ─► zstd? ─► Input (256 KiB) ─► u64 · oracle · text · csv · terrace ─► Access, Access, ...
+//!   file ─► zstd? ─► Input (256 KiB) ─► u64 · oracle · text · csv · msr · terrace ─► Access, Access, ...
 //! ```
 //! A trace is never held in memory. A [`Reader`] needs the same memory for any file: 300 KiB, and up to 128
 //! MiB inside zstd for files compressed with such a long window. Faults of a file are an [`Error`] with file,
@@ -13,10 +13,12 @@
 //! | `oracle` | libCacheSim's oracleGeneral: time u32, key u64, size u32, next use i64, little-endian, 24 bytes | `*oracleGeneral*` |
 //! | `text` | one key a line | `.txt` |
 //! | `csv` | a key in one column ([`Column`]) | `.csv`, `.tsv` |
+//! | `msr` | disk requests of MSR Cambridge | by its first line |
 //! | `terrace` | a capture: [`format`](mod@format) | by its first bytes |
 //!
 //! Each format may be compressed with zstd (detected by its first bytes; `.zst` is then removed from the
-//! name). Every request counts as one page: sizes in a format are ignored.
+//! name). A request of `msr` counts as one access for each of its pages. A request of any other format counts
+//! as one page.
 
 mod access;
 mod error;

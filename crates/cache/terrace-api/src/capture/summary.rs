@@ -1,4 +1,4 @@
-//! The result of a recording: the data of `terrace trace --json`.
+//! Summary of a recording of page accesses: the data of `terrace trace --json`.
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ pub struct SummaryReport {
     pub summary: Summary,
 }
 
-/// The result of a recording.
+/// Counts and size of one recording.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// Duration, seconds.

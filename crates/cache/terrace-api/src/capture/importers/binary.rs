@@ -1,4 +1,4 @@
-//! Formats with fixed-size records: plain keys, and libCacheSim's oracleGeneral
+//! Trace formats with records of fixed size: plain 64-bit keys, and libCacheSim's oracleGeneral
 //! (libCacheSim/traceReader/customizedReader/oracle/oracleGeneralBin.h).
 
 use crate::capture::access::Access;

@@ -1,4 +1,4 @@
-//! Reads a trace of any format: detects the format, and iterates over the accesses.
+//! Reader of a trace in one of six formats: it detects the format, and iterates over the page accesses.
 
 mod binary;
 mod msr;

@@ -1,4 +1,4 @@
-//! Text: one key a line, or one column of several.
+//! Traces in text form: one key a line, or one column of several.
 //!
 //! A key is a decimal number or, with the prefix `0x`, a hexadecimal one. Any other word stands for its hash.
 //! Empty lines and lines that begin with `#` are ignored.
