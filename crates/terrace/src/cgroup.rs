@@ -1,4 +1,4 @@
-//! Is there enough memory for the cache, by its control groups and the machine?
+//! Warning before the start if control groups or the machine cannot hold the memory limit and [`OWN_NEED`].
 
 mod alarm;
 

@@ -1,4 +1,4 @@
-//! The command line: its commands and options. Their work is done elsewhere.
+//! The command line of `terrace`: commands, options and help texts. Other modules carry the commands out.
 
 mod tier;
 

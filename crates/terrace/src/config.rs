@@ -1,8 +1,8 @@
-//! The configuration: flag over environment over file over default.
+//! Configuration of an instance. The order of precedence is flag, environment, file, default.
 //!
-//! The configuration file is the first that exists of `--config`, `TERRACE_CONFIG`,
-//! `$XDG_CONFIG_HOME/terrace/terrace.toml` and `/etc/terrace/terrace.toml`. Files are not merged, so the
-//! settings in force are in one place. All values are checked here, once, and trusted elsewhere.
+//! The configuration file is that of `--config`, or else of `TERRACE_CONFIG`. Without both it is the first that
+//! exists of `$XDG_CONFIG_HOME/terrace/terrace.toml` and `/etc/terrace/terrace.toml`. Files are not merged, so
+//! the settings in force are in one place. This module checks each value once, and other modules trust it.
 //! docs/terrace.toml documents every key, and a test compares it with this code.
 
 mod device;

@@ -1,11 +1,14 @@
-//! terraced: the body of the daemon. It inherits its resources from the supervisor, serves until the mount is
-//! gone, and exits.
+//! terraced: the body of the daemon. It inherits its resources from the supervisor, serves until a stop or the
+//! end of the mount, and exits.
 //!
 //! | thread | does |
 //! |---|---|
 //! | `terraced` | starts the others, serves the mount path or gives leases back, ends the process |
-//! | `fuse-N` | answer requests of the kernel |
-//! | `reclaim`, `writeback`, `sample`, `prefetch-N`, `ahead`, `follow`, `preload`, `drain` | threads of the engine |
+//! | `fuser-N` | answer requests of the kernel |
+//! | `leases` | takes leases again after writers have gone |
+//! | `reclaim`, `writeback`, `sample`, `prefetch-N`, `ahead`, `follow`, `numa`, `device-N` | threads of the engine |
+//! | `preload`, `drain`, `syncfs`, `close` | threads of the preload server |
+//! | `stores` | tries stores again that failed at the start |
 //! | `control` | answers commands |
 //! | `metrics` | answers scrapes of Prometheus |
 //! | `signals` | SIGTERM: an orderly stop |

@@ -1,4 +1,4 @@
-//! The engine over the memory files of the instance, set up from the configuration.
+//! The engine of an instance: its memory files, and its start from the configuration.
 
 use std::io;
 use std::os::fd::AsRawFd;

@@ -1,4 +1,5 @@
-//! `terrace generate`: man page and completions, made from the definition of the command line.
+//! `terrace generate`: prints the man page and shell completions, made from the definition of the command
+//! line.
 
 use std::io::{self, Write};
 use std::process::ExitCode;

@@ -8,6 +8,9 @@
 //!     control.sock         commands
 //!     preload.sock         the preload path
 //!     dirty.json           data that were unwritten a moment ago
+//!     refusal              the source's reason for refusing the last writes
+//!     tiers.json           targets after a change, for the next terraced
+//!     tiers-gone.json      targets that were unusable at the start, and are removed
 //!     affinity             threads moved between memory nodes, while there are any
 //!     stopping             exists while a stop writes everything back, before the unmount
 //!     terraced.log

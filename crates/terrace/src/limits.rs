@@ -1,4 +1,5 @@
-//! Resource limits of the caller: its command keeps them, but terrace itself raises its own.
+//! Resource limits of the supervisor and its children: raised as far as permitted. The wrapped command of
+//! `run` keeps its own.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 

@@ -1,4 +1,5 @@
-//! `terrace lru`: shows the policy's lists, ages and evicts.
+//! `terrace lru`: shows the eviction policy's lists, opens a generation (`--age`), evicts generations
+//! (`--evict`).
 
 mod table;
 

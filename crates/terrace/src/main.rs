@@ -1,4 +1,4 @@
-//! terrace: a tiered page cache for programs with more data than memory. The command.
+//! The command `terrace`: a tiered page cache for programs with more data than memory.
 //!
 //! | commands | |
 //! |---|---|

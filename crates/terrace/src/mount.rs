@@ -1,4 +1,4 @@
-//! `terrace mount`, also as the helper of mount(8).
+//! `terrace mount`: mounts and remounts, also as the helper of mount(8).
 
 mod helper;
 mod options;

@@ -1,4 +1,4 @@
-//! Mounts: the kernel's mount table, and mounting and unmounting.
+//! Mounts of terrace: they are made, changed and unmounted here. The mount table shows them.
 
 pub(crate) mod abort;
 mod flags;

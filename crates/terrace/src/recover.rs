@@ -1,4 +1,5 @@
-//! `terrace recover`: undestaged pages on a tier after a power cut, of files that have changed since.
+//! `terrace recover`: lists, writes or discards undestaged pages that a tier has after a power cut. Their
+//! files have changed since.
 //!
 //! A start writes all other undestaged pages to their files (`daemon/replay.rs`). The rest stays on the tier
 //! for this command.

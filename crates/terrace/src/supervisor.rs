@@ -100,7 +100,7 @@ pub(crate) fn supervise(mut task: Task) -> Result<()> {
     let (mut shared, ended, starter) = Watch::new(shared, ends, starter).run();
     shared.kept.extend(starter.as_ref().map(|(starter, _)| starter.as_fd().as_raw_fd()));
     clean_up(shared, &ended, lock);
-    // Last: on this message a client may check for the mount, or mount again.
+    // This message comes last: after it, a client may check the mount or mount again.
     if let Some((mut starter, last_words)) = starter {
         starter.say(&last_words);
     }

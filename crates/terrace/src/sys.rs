@@ -1,6 +1,7 @@
-//! System calls that no safe crate offers: fork and clone, the signal mask, signalfd.
+//! System calls that no safe crate offers: fork and clone, signals, descriptors, the oom score, trials in
+//! child processes.
 //!
-//! Most of them need a single-threaded process: a command at its start, or the supervisor.
+//! fork and clone need a single-threaded process: a command at its start, or the supervisor.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};

@@ -1,4 +1,4 @@
-//! `terrace trace`: records the page accesses on a mount into a file, for the simulator.
+//! `terrace trace`: records the page accesses of an instance into a file, for the simulator.
 
 use std::fs::File;
 use std::io::Write;

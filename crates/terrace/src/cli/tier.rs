@@ -1,4 +1,4 @@
-//! The command line of `terrace tier`.
+//! The command line of `terrace tier`: subcommands and options.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -1,4 +1,5 @@
-//! `[[tier.device]]` and `--tier`: files and block devices below DRAM.
+//! Targets of the tiers below DRAM, from `[[tier.device]]` and `--tier`: files, block devices, places in a
+//! store.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;

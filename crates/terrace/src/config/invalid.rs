@@ -1,4 +1,4 @@
-//! A value that is not allowed.
+//! Error for a configuration value that is not allowed: the key, the reason, the cure.
 
 use std::fmt;
 

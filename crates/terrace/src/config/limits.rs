@@ -1,4 +1,4 @@
-//! Limits of values: every number has bounds, and contradictory keys are an error.
+//! Checks the configuration: each number has bounds, and contradictory keys are an error.
 
 use terrace_api::numa::NumaMode;
 

@@ -1,4 +1,4 @@
-//! Measurements of the source's device, from the file that `[tier] probe` names.
+//! Measured speeds of the devices of source and targets, from the file that `[tier] probe` names.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;

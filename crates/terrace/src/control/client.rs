@@ -1,4 +1,4 @@
-//! The command's side of the control socket.
+//! Client of the control socket, for commands about a running instance.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;

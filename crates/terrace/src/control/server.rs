@@ -1,4 +1,4 @@
-//! The daemon's side of the control socket.
+//! Server of the control socket, in terraced and in a server of keys.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -17,7 +17,7 @@ const READ_WITHIN: Duration = Duration::from_secs(10);
 /// Most connections at one time; more are closed at once.
 const CONNECTIONS_MAX: usize = 32;
 
-/// Answers requests: the daemon, or a stand-in in tests.
+/// Carries out requests: terraced, a server of keys, or a stand-in in tests.
 pub(crate) trait Answer: Sync {
     /// Carries out a request.
     fn answer(&self, request: Request) -> Result<Reply, CommandError>;

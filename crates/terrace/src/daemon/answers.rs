@@ -1,4 +1,4 @@
-//! terraced's answers to commands.
+//! terraced's answers to commands on the control socket.
 
 use std::path::PathBuf;
 use std::sync::Arc;

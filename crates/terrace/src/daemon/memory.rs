@@ -1,5 +1,5 @@
-//! Keeps the cache within the memory of the machine and its control groups. It reads their use, applies the
-//! rule ([`terrace_policy::memory`]), and sets the engine's ceiling.
+//! The memory guard: it keeps the cache within the memory of the machine and its control groups. It reads
+//! their use, applies the rule ([`terrace_policy::memory`]), and sets the engine's ceiling.
 //!
 //! If the cache is too large, the kernel kills terraced, the largest process of the group. The frames stay
 //! allocated in the memory file that the supervisor holds, so the next terraced finds as little room.

@@ -1,5 +1,5 @@
-//! Metrics over HTTP. The supervisor holds the listener, so a scrape waits through a
-//! restart of the daemon.
+//! Metrics of terraced or of a server of keys over HTTP. The supervisor holds the listener, so a scrape waits
+//! through a restart.
 
 use std::net::TcpListener;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The mount path: the namespace over the engine, and the connection to the kernel.
+//! The mount path of terraced: the namespace over the engine, and the connection to the kernel.
 
 use std::collections::{HashMap, HashSet};
 use std::io;

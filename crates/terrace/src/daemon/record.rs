@@ -1,4 +1,4 @@
-//! The record of unwritten data, renewed while the instance lives.
+//! Writer of `dirty.json`, the record of unwritten data: a thread renews it while terraced lives.
 
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};

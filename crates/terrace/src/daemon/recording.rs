@@ -1,4 +1,4 @@
-//! The recording of a trace: the engine's records, written as a capture.
+//! Records the engine's page accesses and writes them as a capture.
 
 use std::collections::HashSet;
 use std::io::{self, Write};

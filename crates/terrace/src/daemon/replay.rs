@@ -1,5 +1,6 @@
-//! After a power cut: writes undestaged pages to their files before these are served. Programs have synced
-//! these pages, and only a tier has them.
+//! Replay at the start of terraced: it writes undestaged pages of earlier runs to their files. Programs have
+//! synced these pages, and after a power cut only a tier has them. The replay precedes service, except after
+//! a crash of terraced: programs have the mount then.
 
 use std::collections::{HashMap, HashSet};
 use std::io;

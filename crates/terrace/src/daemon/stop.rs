@@ -1,5 +1,5 @@
-//! An orderly stop: writes everything back, then unmounts. The mount path sees the unmount, and ends the
-//! rest.
+//! An orderly stop of an instance: it writes everything back, then unmounts. The end of the mount ends the
+//! service.
 
 use std::io;
 use std::path::PathBuf;

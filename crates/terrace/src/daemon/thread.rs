@@ -1,4 +1,4 @@
-//! Threads of terraced.
+//! Start of detached threads of terraced.
 
 /// Starts a detached thread.
 pub(crate) fn thread(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {

@@ -1,4 +1,4 @@
-//! Kernel features that terrace uses.
+//! Checks of `terrace doctor`: the kernel features that terrace uses.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! Limits of this process and machine: memory, open files, locked memory.
+//! Checks of `terrace doctor`: memory, open files, locked memory and /dev/shm of this process and machine.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! `terrace doctor` checks the preload library and the directory to be served: its file system, leases and
-//! O_DIRECT.
+//! Checks of `terrace doctor`: the preload library, and the directory to be served (file system, leases,
+//! O_DIRECT).
 
 use std::fs::{self, File};
 use std::io::ErrorKind;

@@ -1,9 +1,10 @@
-//! Messages from the supervisor to the command that started it, and from `run` to its supervisor: lines over
-//! a socket.
+//! Messages between processes of terrace, as lines over a socket: supervisor to starting command, `run` to
+//! supervisor, terraced or a server of keys to supervisor, supervisor to aborter.
 //!
-//! Supervisor to command: `warning LINE` (before `ready`: a requested feature is missing), `ready`, `failed
-//! LINE` (nothing is mounted), `gone LINE` (an end without a stop), `done` (an orderly end). Command to
-//! supervisor: `pid N`, the wrapped command. End of file means that the other side died.
+//! Supervisor to command: `warning LINE` (before `ready`: a requested feature is missing), `ready`,
+//! `failed LINE` (nothing is mounted), `gone LINE` (an end without a stop), `done` (an orderly end). `run` to
+//! supervisor: `pid N`, the wrapped command. [`Event`] names the other messages. End of file means that the
+//! other side died.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,7 +12,7 @@ use std::os::unix::net::UnixStream;
 
 use crate::error::{Failure, Result};
 
-/// One line from the supervisor.
+/// One message. A variant without another direction goes from the supervisor to the starting command.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// The instance will serve without a requested feature: the reason.

@@ -1,4 +1,5 @@
-//! Kills for lack of memory: did the kernel kill terraced, and how much less memory should the next one use?
+//! Kills of terraced for lack of memory: their detection, and the amount of memory that the next terraced
+//! leaves unused.
 //!
 //! The kernel counts its kills for each control group and for the machine, but does not name the victims. If
 //! a count has moved when terraced was killed, this is the cause. If it moves while terraced lives, another

@@ -1,4 +1,4 @@
-//! The lists as text: generations like /sys/kernel/debug/lru_gen_full, oldest last.
+//! Text output of `terrace lru`: generations as in /sys/kernel/debug/lru_gen_full, oldest last.
 
 use std::fmt::Write;
 

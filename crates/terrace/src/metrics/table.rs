@@ -1,4 +1,5 @@
-//! All metrics: name, help text, and source in the statistics. docs/metrics.md lists the same.
+//! All metrics of `terrace stat --prometheus`: name, help text, and source in the statistics. docs/metrics.md
+//! lists the same.
 
 use terrace_api::stats::{CompressedTier, KeyValue, StatReport};
 use terrace_api::tiers::{SERVING, TierRow};

@@ -1,4 +1,4 @@
-//! Options as mount(8) and fstab write them: `-o memory=2GiB,policy=lru,noatime`.
+//! Mount options as mount(8) and fstab write them: `-o memory=2GiB,policy=lru,noatime`.
 
 use rustix::mount::MountFlags;
 

@@ -1,4 +1,4 @@
-//! Mounts of terrace in the table of mounts.
+//! Mounts of terrace in the kernel's mount table: found by path or device.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! The wrapped command: started, waited for, with signals forwarded to it.
+//! The wrapped command of `terrace run`: its start, its end, and the signals forwarded to it.
 
 use std::ffi::OsString;
 use std::os::fd::AsFd;

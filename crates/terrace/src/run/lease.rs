@@ -1,4 +1,5 @@
-//! `run` without a mount: the choice of leases, and the environment for the library.
+//! The choice of `terrace run` between leases and a mount, and the environment of the preload library for
+//! leases.
 
 use std::ffi::OsString;
 use std::os::fd::AsFd;

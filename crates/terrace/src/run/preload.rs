@@ -1,4 +1,4 @@
-//! Finds the preload library, and sets the environment for it and the command.
+//! The preload library of `terrace run`: its search, and the environment for it and the command.
 
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

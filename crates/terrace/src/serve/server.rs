@@ -1,4 +1,5 @@
-//! One server: opens the store over the supervisor's memory, answers clients and commands, closes the store.
+//! One server of keys: it opens the store over the supervisor's memory, answers clients and commands, and
+//! closes the store.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

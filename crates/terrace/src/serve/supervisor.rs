@@ -1,4 +1,5 @@
-//! The supervisor: starts a server, and the next one after a kill. It gives up when servers crash too often.
+//! The supervisor of servers of keys: it starts a server, and the next one after a kill. It gives up when
+//! servers crash too often.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! The statistics as text.
+//! Text output of `terrace stat`.
 
 use std::fmt::Write;
 

@@ -1,7 +1,7 @@
-//! The restart policy. If terraced crashes by itself too often, the supervisor gives up. A killed terraced is
-//! always restarted, since giving up loses data, but not in a tight loop. The killer (SIGKILL) is an
-//! operator, or the kernel for lack of memory. If the next terraced is likely to be killed as well, the pause
-//! doubles each time.
+//! The restart policy of the supervisor. It gives up if terraced crashes by itself too often. It always
+//! restarts a killed terraced, since giving up loses data, but not in a tight loop. The killer (SIGKILL) is
+//! an operator, or the kernel for lack of memory. If the next terraced is likely to be killed as well, the
+//! pause doubles each time.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! The contents of a file or block device, for `terrace tier`.
+//! Reports of `terrace tier`: the contents of a file, a block device or a target in a store.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};

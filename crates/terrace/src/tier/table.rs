@@ -1,4 +1,4 @@
-//! Tiers on devices as text.
+//! Text output of `terrace tier list` and `terrace tier show`.
 
 use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};

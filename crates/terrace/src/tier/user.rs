@@ -1,4 +1,4 @@
-//! The instance that uses a target.
+//! Search for the instance that uses a target.
 
 use std::path::{Path, PathBuf};
 

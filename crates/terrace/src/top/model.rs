@@ -1,4 +1,4 @@
-//! Rates: the differences between two answers of `stat`.
+//! Data of `terrace top`: rates from two answers of `stat`, and the hit ratio over time.
 
 use std::collections::VecDeque;
 
