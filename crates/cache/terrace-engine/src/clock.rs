@@ -1,4 +1,4 @@
-//! Clocks: the kernel's, the stamps of its file systems, and a manual one for tests.
+//! Clocks of the engine: the kernel's clocks, the clock of its file times, and a manual clock for tests.
 
 use rustix::fs::{MemfdFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, fstat, futimens, memfd_create};
 use std::os::fd::OwnedFd;

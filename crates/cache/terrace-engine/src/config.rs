@@ -1,4 +1,4 @@
-//! Configuration of an engine.
+//! Configuration of an engine: its limits, the compressed tier, the targets of the tiers on devices, NUMA.
 
 use crate::device::medium::Medium;
 use std::os::fd::RawFd;

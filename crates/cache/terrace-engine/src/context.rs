@@ -1,7 +1,7 @@
-//! The context shared by all paths: configuration, clock, I/O, locked state, wake-ups, counters.
+//! The engine's shared context: configuration, clock, I/O, locked state, wake-ups, counters.
 //!
-//! The services above register closures for their memory ([`Context::count_memory`]) and for the cost of
-//! client reads ([`Context::set_read_totals`]).
+//! Services register closures that return their memory ([`Context::count_memory`]) and the clients' read
+//! counters ([`Context::set_read_totals`]).
 
 pub(crate) mod commit_speeds;
 pub(crate) mod prefetch_queue;
@@ -33,7 +33,7 @@ use terrace_shm::device_table::TARGETS_MAX;
 use terrace_shm::layout::CHUNK_FRAMES;
 use terrace_sync::{Condvar, Mutex, RwLock};
 
-/// Counters of the mount path. Relaxed: only statistics read them.
+/// Counters of the mount path, writeback, page fills and prefetch. Relaxed: only statistics read them.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub reads: AtomicU64,
@@ -57,7 +57,7 @@ pub(crate) struct Counters {
     pub(crate) dropped: AtomicU64,
 }
 
-/// Memory of one user of the limit, bytes. Called often, and under the state lock.
+/// This closure returns one service's memory in bytes. The engine calls it often, under the state lock.
 struct MemoryUser(Box<dyn Fn() -> u64 + Send + Sync>);
 
 impl std::fmt::Debug for MemoryUser {

@@ -1,5 +1,5 @@
-//! NUMA placement of frames: a page gets a frame on the node of its reader. The memory of a chunk of frames
-//! is bound to a node (mbind). Inactive without `--numa auto`, and on a single node.
+//! NUMA placement of frames: a page gets a frame on the node of its reader. Each chunk of frames has memory
+//! of one node (mbind). Inactive without `--numa auto`, and on a single node.
 
 use crate::segment::SegmentHandles;
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! Wake-up of one thread by others.
+//! Wake-up of one thread by other threads.
 
 use std::time::Duration;
 use terrace_sync::{Condvar, Mutex};

@@ -1,4 +1,4 @@
-//! Splits the new pages of a burst between target and source, which write them at the same time.
+//! Division of the new pages of a burst between target and source, which write them at the same time.
 //!
 //! As in the placement `min-io-time`, both devices finish together, but without an estimate of their shares.
 //! The target takes pages from the front of the list and the source from its end, until they meet. The source

@@ -1,4 +1,4 @@
-//! Measured speeds of source and target for pages of bursts. `burst/spread.rs` chooses between them.
+//! Measured speeds of source and target for pages of bursts. By them `burst/spread.rs` divides a burst.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

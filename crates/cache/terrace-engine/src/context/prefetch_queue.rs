@@ -1,4 +1,5 @@
-//! Job queue of the prefetch workers: bounded, and no caller waits for a job.
+//! Bounded job queue of the prefetch workers. A full queue drops further jobs, so callers of `push` never
+//! wait for room.
 
 use crate::file::object::ObjectRef;
 use std::collections::VecDeque;

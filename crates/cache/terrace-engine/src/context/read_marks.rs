@@ -1,4 +1,4 @@
-//! Readahead marks: the first use of such a page shows that a sequential reader goes on.
+//! List of readahead marks: the first use of a marked page shows that a sequential reader goes on.
 
 use crate::file::object::ObjectRef;
 use std::sync::atomic::{AtomicBool, Ordering};

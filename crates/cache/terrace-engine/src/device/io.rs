@@ -1,4 +1,4 @@
-//! A target in use: its medium, its slot table and its single writer.
+//! A target in use: its medium, its slot table, its writer and its flushes.
 
 use crate::config::DeviceConfig;
 use crate::device::format::{Filling, Geometry, TierId};

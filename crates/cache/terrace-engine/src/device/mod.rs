@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!   scan         finds the valid pages on a device after a stop, a crash or a power cut
-//!   superblock   owner, division and clean flag of a device
+//!   superblock   source, region layout and clean flag of a device
 //!   format       regions, batches, keys: bytes only
 //!   medium       one device: reads, writes, flush
-//!   target       a file or block device, opened and checked before the mount is made
+//!   target       a file or block device, opened and checked before its use
 //! ```
 //! These files do not depend on the engine's state. The writer's rules stand at the top of [`scan`].
 

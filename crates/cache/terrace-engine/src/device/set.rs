@@ -1,4 +1,5 @@
-//! The targets in use. Targets come and go while the engine runs: a user of one holds an `Arc` of it.
+//! The targets in use, by number. Targets come and go while the engine runs: a user of one holds an `Arc` of
+//! it.
 
 use crate::device::io::DeviceIo;
 use std::sync::Arc;

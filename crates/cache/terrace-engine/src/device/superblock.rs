@@ -1,4 +1,5 @@
-//! The superblock: owner and division of the device, and whether it was left clean; one page, in two copies.
+//! The superblock: source and region layout of a target, and whether it was left clean; one page, in two
+//! copies.
 //!
 //! ```text
 //!    0 magic (8 bytes)    16 id of the tier (16)    40 sequence     64 bytes of a region    72 clean: 1 or 0

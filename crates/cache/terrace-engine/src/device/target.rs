@@ -1,4 +1,4 @@
-//! Opens and checks the target of a device tier, before the mount exists.
+//! Opens and checks the target of a device tier, before its use.
 //!
 //! ```text
 //!   path ──► file or block device? ──► outside the source? ──► open O_DIRECT ──► lock ──► superblocks

@@ -1,9 +1,10 @@
-//! Per-file backoff: after 16 failed attempts, only one page in 64 is tried.
+//! Backoff of compression for one file: after 16 more failures than successes, one page in 64 is tried.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// Most attempts are skipped from this many failed attempts on, less successful ones.
+/// Failed attempts, less successful ones, from which most attempts are skipped.
 const TRIES: u16 = 16;
+/// Of this many attempts then, one is made.
 const REPROBE: u16 = 64;
 
 /// Balance of the last attempts with pages of one file.

@@ -1,4 +1,5 @@
-//! A file's state in the source, for fsyncs that a tier answers (`burst/fsync.rs`).
+//! Burst state of a file: its base version, its target, and changes of the source. Fsyncs that a tier answers
+//! need it (`burst/fsync.rs`).
 
 use std::sync::atomic::Ordering;
 use terrace_shm::ObjectSlot;

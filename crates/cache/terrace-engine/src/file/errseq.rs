@@ -1,4 +1,4 @@
-//! Failed writebacks of one object, as the kernel's errseq: each handle reports each failure once.
+//! Failed writebacks of one object, as the kernel's errseq: each open handle reports each failure once.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};

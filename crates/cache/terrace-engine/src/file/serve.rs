@@ -1,4 +1,5 @@
-//! Callback that serves a file at a client's request. Needed without a mount, where opens are invisible.
+//! Callback of an instance without a mount: it serves a file at a client's request. Without a mount, opens
+//! are invisible to terrace.
 
 use crate::file::object::ObjectRef;
 use rustix::io::Errno;

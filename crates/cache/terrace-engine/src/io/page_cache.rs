@@ -1,4 +1,5 @@
-//! The kernel's page cache of a source file, as an alternative to direct I/O.
+//! Change of a source file's descriptor from direct I/O to the kernel's page cache, where direct I/O is
+//! refused or fails.
 
 use rustix::fs::{Mode, OFlags, fcntl_getfl, fcntl_setfl, open};
 use rustix::io::Errno;

@@ -1,5 +1,5 @@
-//! io_uring for batches of reads and writes: the device gets a batch at once. Single operations use plain
-//! system calls, which are cheaper at depth one, as does a thread without a free ring.
+//! Batches of reads and writes by io_uring: the device gets a batch at once. Single operations use plain
+//! system calls, which are cheaper at depth one. So do batches without a free ring.
 
 #[cfg(any(test, feature = "testing"))]
 use super::testing::ShortCalls;

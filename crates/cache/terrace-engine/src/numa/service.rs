@@ -1,4 +1,5 @@
-//! The NUMA thread of the daemon: each second it measures a period, decides, and moves threads and frames.
+//! The NUMA thread of the daemon: each second it measures a period and decides. With `--numa auto` it then
+//! moves threads and frames.
 
 use super::act::{Affinity, Kernel, NotMoved, ThreadMover};
 use super::chunks::{self, Chunks};

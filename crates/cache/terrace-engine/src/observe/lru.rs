@@ -1,4 +1,5 @@
-//! The policy's lists for administrators: their content, and the two commands of the kernel's `lru_gen` file.
+//! The eviction policy's lists for administrators: their content, and the two commands of the kernel's
+//! `lru_gen` file.
 //!
 //! Source: Linux, Documentation/admin-guide/mm/multigen_lru.rst ("Experimental features"). `lru_gen_full`
 //! shows generations, tiers and their counters. `+` opens a generation: the next output shows the pages used

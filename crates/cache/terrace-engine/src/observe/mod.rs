@@ -1,4 +1,4 @@
-//! Views and checks of a live instance.
+//! Observation of a live engine: statistics, lists of the policy, recordings, estimates, consistency checks.
 
 pub(crate) mod check;
 pub(crate) mod earning;

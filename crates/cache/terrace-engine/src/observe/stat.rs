@@ -1,4 +1,4 @@
-//! Gathers the output of `terrace stat`.
+//! Statistics of an engine for `terrace stat`: gathered from counters, state and rings.
 
 use super::tiers;
 use crate::config::DeviceConfig;

@@ -1,4 +1,4 @@
-//! Decompression in the daemon, with all codecs.
+//! Decompression of pages of the compressed tier in the daemon, with a zstd decoder for each thread.
 
 use crate::segment::SegmentHandles;
 use std::cell::RefCell;

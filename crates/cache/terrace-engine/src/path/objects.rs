@@ -1,4 +1,5 @@
-//! Creation and end of objects, along with the kernel's inodes.
+//! Creation of objects, and their end: a forgotten object is written back first, a discarded one drops its
+//! dirty pages.
 
 use crate::context::Context;
 use crate::file::object::{Object, ObjectId, ObjectRef};

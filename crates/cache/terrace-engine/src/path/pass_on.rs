@@ -1,5 +1,5 @@
-//! A page read without admission goes to the caller only. Its entry gets a shadow, so a second read admits
-//! it.
+//! Reads without admission: the page goes to the caller only. Its entry gets a shadow, so a second read
+//! admits it.
 
 use crate::context::Context;
 use crate::file::object::Object;

@@ -1,4 +1,4 @@
-//! Flush, fsync, and syncs of the whole source: make written data visible there, or stable.
+//! Flush, fsync, and syncs of the whole source: written data become visible in the source, or stable.
 
 use crate::context::Context;
 use crate::file::errseq::ErrorCursor;

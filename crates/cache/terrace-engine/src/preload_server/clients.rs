@@ -1,4 +1,4 @@
-//! The registered client processes.
+//! The client processes that are registered with the preload server.
 
 use crate::preload_server::credentials::Credentials;
 use crate::rings::Rings;

@@ -1,4 +1,4 @@
-//! One connection: its messages, and the descriptors and credentials that come with them.
+//! One connection of a client: its messages, and the descriptors and credentials that come with them.
 
 use crate::preload_server::clients::Client;
 use rustix::net::{

@@ -1,4 +1,4 @@
-//! Hints of clients on spans of files.
+//! Hints of clients: spans that a program will read or no longer needs, and sequential reads.
 
 use crate::context::Context;
 use crate::preload_server::connection::Connection;

@@ -1,4 +1,5 @@
-//! Requests of clients: registration, source descriptors, announcements of mappings.
+//! Requests of clients: registration, source descriptors, files without a mount, targets, announcements of
+//! mappings.
 
 use crate::context::Context;
 use crate::preload_server::clients::{Client, Clients};

@@ -1,4 +1,5 @@
-//! Worker threads for slow operations: syncs, and the close of descriptors on foreign file systems.
+//! Worker threads of the preload server for slow operations: syncs, and the close of descriptors on foreign
+//! file systems.
 
 use crate::burst::fsync;
 use crate::context::Context;

@@ -1,5 +1,5 @@
-//! Readahead decisions, at misses and by hints. The pages are fetched along with a miss, or by the workers
-//! ([`prefetch`](crate::path::prefetch)).
+//! Readahead windows, chosen at misses and by hints. The pages are fetched along with a miss, or by the
+//! workers ([`prefetch`](crate::path::prefetch)).
 
 use crate::context::Context;
 use crate::context::prefetch_queue::Job;

@@ -1,5 +1,5 @@
-//! Processor time of the kernel's workers per page of a block device. Loop devices and encryption have work
-//! that the kernel does not charge to the reader.
+//! Processor time of the kernel's I/O workers per page of a block device. Loop devices and encryption have
+//! work that the kernel does not charge to the reader.
 
 use std::collections::HashMap;
 use std::fs;

@@ -1,5 +1,5 @@
-//! Thread of a target: scans it at the start, keeps regions free, and records identities of files. Also ends
-//! all targets in order.
+//! The thread of a target: it scans the target at the start, keeps regions free, and records identities of
+//! files. [`close`] ends all targets in order.
 
 use crate::burst::fsync;
 use crate::context::Context;

@@ -1,5 +1,5 @@
-//! A set of numbers that finds its lowest member in a few steps. Each bitmap has one above it that marks its
-//! non-empty words, up to a single word. It takes 1 1/63 bits per number.
+//! A set of numbers that finds its lowest member in a few steps. Each bitmap has another one above it, which
+//! marks the non-empty words. The top is a single word. The set takes 1 1/63 bits per number.
 
 /// A set of numbers below a length given once.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! The data that change together, under the state lock.
+//! The engine's data that change together, under the state lock.
 //!
 //! The parts are plain structures. This file has the operations on two or more parts.
 

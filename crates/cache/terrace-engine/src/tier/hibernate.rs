@@ -1,4 +1,5 @@
-//! Hibernation: an instance's end writes its hottest pages to a device, so that the next one starts warm.
+//! Hibernation: at the end of an instance, clean pages of DRAM go to devices, those used more than once
+//! first. The next instance then starts warm.
 
 use crate::context::Context;
 use crate::state::device::DemoteCandidate;

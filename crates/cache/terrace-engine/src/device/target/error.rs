@@ -1,4 +1,4 @@
-//! Faults of a target: one line each, `FILE: why; cure`.
+//! Reasons why a tier's file or block device cannot be used. Each is one line: `FILE: why; cure`.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -100,7 +100,8 @@ fn whole(kind: libc::c_int) -> libc::flock {
 }
 
 /// The process that holds the lock, if visible to this user. The kernel names no holder, so this searches the
-/// descriptors of processes. Of a supervisor and its terraced, it returns the supervisor.
+/// descriptors of processes. If a supervisor and its terraced both hold the lock, the result is the
+/// supervisor.
 pub(super) fn holder(file: impl AsFd) -> Option<i32> {
     let stat = rustix::fs::fstat(file.as_fd()).ok()?;
     let is_it = |path: &Path| {

@@ -1,4 +1,5 @@
-//! Location of a path: its mount, and its path within the file system. A file system can have several mounts.
+//! Location of a target or source: its mount, and its path within the file system. A file system can have
+//! several mounts.
 
 use super::error::Fault;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
