@@ -1,10 +1,11 @@
-//! The kernel as the namespace sees it: callers of requests, and its caches.
+//! The kernel as the namespace sees it: senders of requests, and the kernel's caches.
 
 use std::ffi::OsStr;
 use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
+/// Bit of a request's number: the kernel has sent the request before, to an earlier daemon.
 pub(crate) const RESENT: u64 = 1 << 63;
 
 /// The sender of a request.

@@ -1,4 +1,4 @@
-//! One method for each FUSE request.
+//! Adapter between `fuser` and the namespace: one method for each FUSE request.
 
 use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};

@@ -1,4 +1,4 @@
-//! Sessions on fresh and on orphaned connections.
+//! Start of a FUSE session, on a fresh connection or on that of a dead daemon.
 //!
 //! A connection is initialised once: the kernel sends INIT first, and the answer settles the flags. `fuser`
 //! starts no session without INIT. For a dead daemon's connection, `resume` starts the session on a socket

@@ -1,8 +1,8 @@
-//! Readahead window of the mount.
+//! The mount's readahead window, set to that of the source's device.
 //!
 //! FUSE mounts begin with 128 KiB on any device, and INIT can only lower that. A request through the mount
-//! costs more than one to the device, so a sequential reader would mostly wait. The window is therefore set
-//! to the source's, at least `WINDOW_KIB_MIN`, where sysfs permits it (as root). A larger window would harm:
+//! costs more than one to the device, so a sequential reader would mostly wait. The window becomes the
+//! source's, at least `WINDOW_KIB_MIN`, where sysfs permits it (as root). A larger window would harm:
 //! a fault in a mapping reads as much around it.
 
 use std::fs;

@@ -1,4 +1,4 @@
-//! Requests that may wait for descriptors, run by threads of their own.
+//! Queue of requests that may wait for descriptors: separate threads run them.
 //!
 //! FORGET and RELEASE free descriptors, and the threads that answer the kernel handle them: those threads
 //! must not wait. While descriptors are short, all requests that need one go through a queue. The queue has

@@ -1,4 +1,4 @@
-//! Open files and directories.
+//! Handles of a mount: its open files and directories.
 
 use std::collections::HashMap;
 use std::mem::ManuallyDrop;

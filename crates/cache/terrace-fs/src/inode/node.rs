@@ -1,4 +1,4 @@
-//! One inode of the source: descriptor, record, and the state changed by opens and closes.
+//! One inode of the source: its descriptor, its durable record, and the state changed by opens and closes.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};

@@ -1,4 +1,4 @@
-//! Paths that name an open descriptor.
+//! Paths below /proc/self/fd that lead to the inode of an open descriptor.
 
 use std::ffi::{CStr, OsStr};
 use std::io::Write;

@@ -1,4 +1,5 @@
-//! The place where an inode was found: a name in a directory.
+//! The place where an inode was found: a name in a directory. Also the requests refused because their inode
+//! has left its place.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;

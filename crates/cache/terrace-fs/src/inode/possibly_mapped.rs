@@ -1,4 +1,4 @@
-//! Inodes of closed files that mappings may still write (passthrough). A thread checks them again
+//! Queue of inodes of closed files that mappings may still write (passthrough). A thread checks them again
 //! after a pause.
 
 use std::collections::HashSet;

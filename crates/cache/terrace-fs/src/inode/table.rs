@@ -13,11 +13,10 @@
 //! | retired | no (`Life::retired`) | FREE | the `Inode` | the drop of its last reference: descriptor closed, slot free |
 //!
 //! An `Arc<Inode>` that outlives its place in the table still writes to its record, which is neither read nor
-//! reused until then. A slot is
-//! freed only where its owner is dropped, and no record names a closed descriptor. A retired inode is neither
-//! opened nor given an object (`Life::retired` is checked under `life`, where those are made). A daemon that
-//! dies between `retire` and the drop leaves an open descriptor that no record names. The next daemon closes
-//! it with the other orphan descriptors.
+//! reused until then. A slot is freed only where its owner is dropped, and no record names a closed
+//! descriptor. A retired inode is neither opened nor given an object (`Life::retired` is checked under
+//! `life`, where those are made). A daemon that dies between `retire` and the drop leaves an open descriptor
+//! that no record names. The next daemon closes it with the other orphan descriptors.
 //!
 //! Lock order: foreign map, shard / an inode's `life`, then a shard. A shard is never held over a system call
 //! that may do I/O. `life` is: then operations that open or retire the *same* inode wait.

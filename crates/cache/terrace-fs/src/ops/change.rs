@@ -1,4 +1,4 @@
-//! Changes of attributes; set-id bits and file capabilities that a change of content clears.
+//! Changes of attributes. A change of content also clears set-id bits and file capabilities.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

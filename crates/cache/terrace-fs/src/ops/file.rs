@@ -1,4 +1,4 @@
-//! Content: open, read, write, and operations on the source's extents.
+//! Operations on a file's content: open, read, write, sync, and the source's extents.
 
 use std::io;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! Names to inodes, references, attributes.
+//! Lookups of names, counts of the kernel's references to inodes, reads of attributes.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};

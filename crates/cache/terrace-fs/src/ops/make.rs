@@ -1,4 +1,4 @@
-//! Operations that give names: mknod, mkdir, symlink, link, create.
+//! Operations that give a file its name: mknod, mkdir, symlink, link, create.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};

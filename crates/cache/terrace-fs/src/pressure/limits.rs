@@ -1,4 +1,4 @@
-//! The number of descriptors: each known inode needs one.
+//! The limit on open descriptors of this process, and their number: each known inode needs one.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};

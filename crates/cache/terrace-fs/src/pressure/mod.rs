@@ -1,4 +1,5 @@
-//! Fill levels: descriptors, inodes and objects against their limits, and the requests that wait for room.
+//! Fill levels of a mount: descriptors, inodes and objects against their limits, and the requests that wait
+//! for room.
 
 mod deleted;
 pub(crate) mod heap;
