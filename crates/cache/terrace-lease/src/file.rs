@@ -1,4 +1,4 @@
-//! One served file, and the states of its lease.
+//! One file served by a lease, and the states of that lease.
 //!
 //! ```text
 //!          broken                      no writer is left

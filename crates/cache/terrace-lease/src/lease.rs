@@ -1,4 +1,4 @@
-//! Read leases of the kernel (fcntl(2), "Leases"; fs/locks.c).
+//! Calls for read leases of the kernel: take, give back, wait for breaks (fcntl(2), "Leases"; fs/locks.c).
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};

@@ -1,4 +1,4 @@
-//! The served files, the thread that gives leases back, and the thread that takes them again.
+//! The files served by leases, the thread that gives leases back, and the thread that takes them again.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
