@@ -1,4 +1,4 @@
-//! A progress line on the terminal.
+//! A progress line on stderr, if that is a terminal.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Handling of ^C, SIGTERM and SIGHUP: a handler sets a flag, which waiting loops check.
+//! Flag for ^C, SIGTERM and SIGHUP: a handler sets it, and loops check it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
