@@ -1,4 +1,4 @@
-//! Page keys in hash tables.
+//! Hash functions for page keys: a mixing bijection, and the hasher of hash tables.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

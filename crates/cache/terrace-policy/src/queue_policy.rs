@@ -1,4 +1,4 @@
-//! The common part of policies made of queues, without their rules.
+//! The common part of eviction policies made of queues, without their rules.
 //!
 //! ```text
 //!   Evict (engine, simulator) ──► QueuePolicy ──► Rules: where a page enters, what a hit does, which page goes

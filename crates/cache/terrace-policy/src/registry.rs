@@ -1,4 +1,4 @@
-//! The registry of policies by name.
+//! The registry of eviction policies by name.
 
 use crate::evict::Evict;
 use crate::list::SLOTS_MAX;

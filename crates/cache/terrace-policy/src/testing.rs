@@ -1,4 +1,5 @@
-//! Test helper: a pool for hand-worked sequences. Slots are pages; every step checks the invariants.
+//! Test helper for eviction policies: a pool for hand-worked sequences. Slots are pages; every step checks
+//! the invariants.
 
 use crate::{Evict, InsertReason, Shadow, Slot, Victim};
 

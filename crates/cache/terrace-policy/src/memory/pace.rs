@@ -1,4 +1,4 @@
-//! Pace of the cache's growth and shrinking.
+//! Pace of the cache's growth and shrinking: bytes at a time, and pauses.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Rule 3 (slides 10-36): an overloaded node gives threads away.
+//! Rule 3 of thread placement (NThread, slides 10-36): a node with overloaded memory gives threads away.
 //!
 //! A node is overloaded if its load is above a threshold, and every other node has less than half of it.
 //! Threads with the most writes for their reads go first (slides 21-29), so that few reads become remote.

@@ -1,5 +1,5 @@
-//! Rule 4 (NThread, slides 37-40): a node with busy processors gives threads away, if no node's memory
-//! bandwidth is overloaded.
+//! Rule 4 of thread placement (NThread, slides 37-40): a node with busy processors gives threads away. It
+//! applies only if rule 3 finds no overloaded node.
 //!
 //! Too busy means over 90 %, and twice as busy as every other node. A thread goes only to a node that stays
 //! below 90 %. Ours: threads with the fewest reads from the node go first, because these become remote.

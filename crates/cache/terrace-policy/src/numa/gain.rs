@@ -1,4 +1,4 @@
-//! Gain of a move: memory time saved on the nodes, in seconds a second.
+//! Gain of a move or copy of page frames between memory nodes: memory time saved, in seconds a second.
 //!
 //! Ours, beyond the paper: clean frames in DRAM can move, unlike its data. A moved thread costs microseconds,
 //! but takes its writes along and cannot be on two nodes. Moved frames cost a read and a write of each byte,

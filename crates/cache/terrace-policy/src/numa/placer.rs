@@ -1,4 +1,5 @@
-//! All rules, in order (slides 47-57): view, initial and final targets, one migration a thread.
+//! All rules of thread placement, in order (NThread, slides 47-57): view, initial and final targets, one
+//! migration a thread.
 //!
 //! ```text
 //!  1 remote access     initial target of each unit of threads (5 sharing makes the units, and gathers those without a target)

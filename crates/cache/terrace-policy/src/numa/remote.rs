@@ -1,4 +1,4 @@
-//! Rule 1 (slides 5-8): a thread goes to the node with most of its reads.
+//! Rule 1 of thread placement (NThread, slides 5-8): a thread goes to the node with most of its reads.
 //!
 //! That node must exceed every other by a margin. Otherwise a thread with equal parts of data on two nodes
 //! would move back and forth. The paper's margin is 200 MB/s. Ours: a share of the node's read bandwidth,

@@ -1,5 +1,5 @@
-//! Rule 5 (slides 42-46): threads that touch the same pages run on one node. They share processor caches, and
-//! writes are local to all.
+//! Rule 5 of thread placement (NThread, slides 42-46): threads that touch the same pages run on one node.
+//! They share processor caches, and writes are local to all.
 //!
 //! Ours: sharing needs a minimum of bytes a second from each of two threads. Otherwise one log or
 //! configuration file would tie all threads of a program to one node. A group for more processors than any

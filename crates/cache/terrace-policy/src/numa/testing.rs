@@ -1,4 +1,4 @@
-//! Small views for tests; rates in GB a second.
+//! Small views of nodes and threads, for tests of thread placement; rates in GB a second.
 
 use super::sharing::{Unit, units};
 use super::view::{ANYWHERE, Node, Region, Thread, User, View};

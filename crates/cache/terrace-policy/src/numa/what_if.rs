@@ -1,5 +1,5 @@
-//! Rule 2 (slides 47-57): predicts the nodes' loads with threads at their targets. Rules change targets here
-//! any number of times; each thread then migrates at most once.
+//! Rule 2 of thread placement (NThread, slides 47-57): predicts the nodes' loads with threads at their
+//! targets. Rules change targets here any number of times; each thread then migrates at most once.
 //!
 //! Writes move with the thread, reads stay with the data. A byte read weighs less than a byte written (slides
 //! 10-20: load = read/3 + write, since an Optane write costs three reads). Ours: each node has its own

@@ -1,4 +1,4 @@
-//! Groups targets into tiers by read time.
+//! Division of targets into tiers: read times of targets in a tier differ by at most a factor of two.
 
 /// Maximum ratio of the read times of a tier's slowest and fastest target.
 const ALIKE: u64 = 2;

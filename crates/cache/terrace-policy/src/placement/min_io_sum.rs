@@ -1,4 +1,4 @@
-//! `min-io-sum`: the fastest target until it is full, then the next.
+//! Placement engine `min-io-sum`: the fastest target until it is full, then the next.
 //!
 //! Minimises the sum of bytes / bandwidth over all targets, as Hermes' `MinimizeIoTime` does: a fractional
 //! knapsack with a greedy optimum. The targets' queues do not change that sum. It is for comparison only,

@@ -1,4 +1,4 @@
-//! `min-io-time`: every target works for the same time, as far as it has room.
+//! Placement engine `min-io-time`: every target works for the same time, as far as it has room.
 //!
 //! Water-filling finds the smallest time T in which the targets can take the batch. Target j takes at most
 //! `min(free_j, T * write_j - queued_j)` bytes. Their sum over T is piecewise linear: it bends where a

@@ -1,4 +1,4 @@
-//! `round-robin`: each piece goes to the next target that has room for it.
+//! Placement engine `round-robin`: each piece goes to the next target that has room for it.
 
 use super::target::{Placement, Share, Target, next_with_room};
 

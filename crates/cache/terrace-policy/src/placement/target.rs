@@ -1,4 +1,4 @@
-//! Targets, pieces and shares, and helpers of several engines.
+//! Input and output of placement engines: targets, pieces and shares; also helpers of several engines.
 
 /// A piece for two targets is cut at a multiple of this, bytes.
 pub const CUT: u64 = 4096;

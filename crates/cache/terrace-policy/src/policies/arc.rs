@@ -1,4 +1,5 @@
-//! `arc`: two LRU lists, pages used once and pages used repeatedly. Hits in their ghosts set their shares.
+//! Eviction policy `arc`: two LRU lists, pages used once and pages used repeatedly. Hits in their ghosts set
+//! their shares.
 //!
 //! Source: N. Megiddo and D. Modha, "ARC: A Self-Tuning, Low Overhead Replacement Cache", FAST 2003, figure
 //! 4; `p` is a real number as there.

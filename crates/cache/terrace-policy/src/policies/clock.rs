@@ -1,4 +1,4 @@
-//! `clock`: the second-chance queue. A baseline.
+//! Eviction policy `clock`: the second-chance queue. A baseline.
 //!
 //! Source: F. J. Corbato, "A Paging Experiment with the Multics System", 1968. Implemented as FIFO with
 //! reinsertion, which makes the same decisions as a hand over a ring.

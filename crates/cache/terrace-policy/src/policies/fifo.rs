@@ -1,4 +1,4 @@
-//! `fifo`: first in, first out. A baseline.
+//! Eviction policy `fifo`: first in, first out. A baseline.
 //!
 //! ```text
 //!   new ► head ──────────────► tail ► evicted

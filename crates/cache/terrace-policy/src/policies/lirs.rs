@@ -1,4 +1,4 @@
-//! `lirs`: keeps the pages with the shortest interval between their last two uses.
+//! Eviction policy `lirs`: keeps the pages with the shortest interval between their last two uses.
 //!
 //! Source: S. Jiang and X. Zhang, "LIRS: An Efficient Low Inter-reference Recency Set Replacement Policy",
 //! SIGMETRICS 2002. HIR pages are 1/100 of the pool as there, and stack S has at most two pools of pages as

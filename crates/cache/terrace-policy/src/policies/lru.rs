@@ -1,4 +1,4 @@
-//! `lru`: least recently used, as exact as touch counts allow. A baseline.
+//! Eviction policy `lru`: least recently used, as exact as touch counts allow. A baseline.
 //!
 //! ```text
 //!   new ► head ─────────────────────────► tail ► evicted

@@ -1,4 +1,5 @@
-//! `mglru-fg` (also `mglru`): MGLRU with fine-grained references, as proposed for the kernel after 7.2.
+//! Eviction policy `mglru-fg` (also `mglru`): MGLRU with fine-grained references, as proposed for the kernel
+//! after 7.2.
 //!
 //! Source: the reference rules of MGLRU-FG v3 (2026, not merged at the time) on the reclaim loop of Linux
 //! 7.2. It is written from a specification, without kernel code. The file `mglru` has the parts that all

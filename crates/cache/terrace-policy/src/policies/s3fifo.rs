@@ -1,4 +1,4 @@
-//! `s3fifo`: a small FIFO that evicts most new pages, a main FIFO, and a ghost.
+//! Eviction policy `s3fifo`: a small FIFO that evicts most new pages, a main FIFO, and a ghost.
 //!
 //! Source: J. Yang et al., "FIFO Queues Are All You Need for Cache Eviction", SOSP 2023, in the form of
 //! libCacheSim 0.3. A page needs two uses to move from the small queue to main. Before the first eviction,

@@ -1,4 +1,4 @@
-//! `sieve`: a FIFO queue with a hand that moves towards the newest and removes the unvisited.
+//! Eviction policy `sieve`: a FIFO queue with a hand that moves towards the newest and removes the unvisited.
 //!
 //! Source: Y. Zhang et al., "SIEVE is Simpler than LRU", NSDI 2024.
 //!

@@ -1,4 +1,4 @@
-//! `strata`: S3-FIFO with an adaptive probation queue. The default policy.
+//! Eviction policy `strata`: S3-FIFO with an adaptive probation queue. The default policy.
 //!
 //! Its generations are only marks, for the display, the commands of `terrace lru` and `min_ttl`. Reclaim does
 //! not choose victims by them (rule 4).

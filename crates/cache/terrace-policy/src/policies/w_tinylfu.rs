@@ -1,5 +1,5 @@
-//! `w-tinylfu`: a small LRU window. A page that leaves it enters the main list only with more uses than the
-//! victim there.
+//! Eviction policy `w-tinylfu`: a small LRU window. A page that leaves it enters the main list only with more
+//! uses than the victim there.
 //!
 //! Source: G. Einziger, R. Friedman, B. Manes, "TinyLFU: A Highly Efficient Cache Admission Policy", ACM TOS
 //! 2017, in the form of libCacheSim 0.3. The window is 1/100 of the pool, main a segmented LRU (1/5 and 4/5).
