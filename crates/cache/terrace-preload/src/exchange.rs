@@ -1,4 +1,4 @@
-//! The client sends one request to the daemon over a connected socket, and waits for the answer.
+//! One request of the library to the daemon over a connected socket, and the wait for its answer.
 
 use crate::sys;
 use std::ffi::{c_int, c_void};

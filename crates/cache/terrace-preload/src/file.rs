@@ -1,4 +1,5 @@
-//! A classified descriptor during a read, and the counters and trace records of its reads.
+//! A file that the preload path may serve, during one read: its object, and the counters and trace records of
+//! its reads.
 
 use crate::connection;
 use crate::local::{Local, local};

@@ -1,22 +1,24 @@
-//! The preload path: an LD_PRELOAD library that serves reads of mounted files out of the shared segment.
+//! The preload path: an LD_PRELOAD library that serves reads from the shared segment. The files are those of
+//! a mount, or of a directory served by leases.
 //!
 //! | module | what |
 //! |---|---|
 //! | [`hooks`] | the exported functions |
 //! | [`table`] | state of each descriptor |
 //! | [`read`], [`miss`], [`buffer`] | hits; misses read by the library; invalid buffers |
+//! | [`device`], [`run`] | targets of the device tiers; the pages of one direct read |
 //! | [`leased`], [`directory`] | reads without a mount |
 //! | [`uring`] | reads by rings of liburing |
 //! | [`file`], [`fill`] | an open file during a read; page fills and requests for the daemon |
-//! | [`connection`], [`rings`], [`source`], [`helper`] | the daemon, and memory and descriptors from it |
+//! | [`connection`], [`exchange`], [`rings`], [`source`], [`helper`] | the daemon, and memory and descriptors from it |
 //! | [`next`], [`symbols`], [`sys`], [`local`] | real functions, system calls, thread-local state |
 //! | [`quiet`] | filters of system calls |
 //! | [`unwind`] | the unwinder, loaded on demand |
 //!
 //! It may only be faster than the mount path, never different. So the real call serves unusual cases: unusual
-//! flags, arguments that the kernel refuses, a position shared with other processes, a silent daemon. The library allocates
-//! nothing after its start and waits for no lock on any read. So it may run inside signal handlers and
-//! allocators. Only a panic allocates, on its way to the guard that closes the preload path.
+//! flags, arguments that the kernel refuses, a position shared with other processes, a silent daemon. The
+//! library allocates nothing after its start and waits for no lock on any read. So it may run inside signal
+//! handlers and allocators. Only a panic allocates, on its way to the guard that closes the preload path.
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("the preload path knows the system calls and the calling convention of Linux on x86-64 only");

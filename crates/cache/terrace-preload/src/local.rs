@@ -1,8 +1,8 @@
-//! State of the preload path for each thread.
+//! State that the preload path keeps for each thread.
 //!
-//! Initial-exec TLS, which every library loaded at start gets: an address computed from the thread pointer. A
-//! cdylib's `thread_local!` calls `__tls_get_addr`, which may allocate after a later dlopen. A hook in an
-//! allocator or in a signal handler must not allocate.
+//! The memory is initial-exec TLS, which every library loaded at start gets: its address is computed from the
+//! thread pointer. A cdylib's `thread_local!` calls `__tls_get_addr`, which may allocate after a later
+//! dlopen. A hook in an allocator or in a signal handler must not allocate.
 
 use std::cell::Cell;
 use std::ffi::c_int;

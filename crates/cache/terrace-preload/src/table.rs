@@ -4,8 +4,9 @@
 //!  63         62     61     60        59..58  57..56  55..48  47..32       31..0
 //! | classified|shared|helper|candidate|  -    | order | jumps | source + 1 | object slot |
 //! ```
-//! The thread that opens a descriptor classifies it before the program gets the number. A race is possible
-//! only for a program that guesses numbers. The entry is cleared before the descriptor is closed.
+//! With a mount, the thread that opens a descriptor classifies it before the program gets the number. A race
+//! is possible only for a program that guesses numbers. Without a mount, a read classifies a candidate. The
+//! entry is cleared before the descriptor is closed.
 
 use crate::sys::Identity;
 use std::ffi::c_int;

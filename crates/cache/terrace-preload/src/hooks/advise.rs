@@ -1,4 +1,4 @@
-//! Programs' advice about their reads: posix_fadvise, readahead.
+//! Hooks of posix_fadvise and readahead: a program's advice about its reads goes to the daemon as hints.
 //!
 //! madvise is not hooked. Mappings use the kernel's page cache, which reads ahead for them through the mount.
 //! Most calls of madvise are an allocator's, which must reach the kernel directly.

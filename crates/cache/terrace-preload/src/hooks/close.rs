@@ -1,4 +1,5 @@
-//! Calls that change the meaning of a descriptor number.
+//! Hooks of close, dup, fcntl, close_range and their forms: calls that change the meaning of a descriptor
+//! number.
 //!
 //! The entry is forgotten before the real call: once that has returned, another thread may own the number.
 //! The real call is libc's function, or the raw system call where the program used syscall

@@ -1,4 +1,5 @@
-//! exec and its forms: removes the library from LD_PRELOAD for programs that cannot load it, or must not.
+//! Hooks of exec and posix_spawn: they remove the library from LD_PRELOAD for programs that cannot load it,
+//! or must not.
 //!
 //! | program | LD_PRELOAD has the library |
 //! |---|---|

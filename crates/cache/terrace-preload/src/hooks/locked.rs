@@ -1,4 +1,4 @@
-//! mlockall: locks and populates the program's memory without the library's mappings of the cache.
+//! Hook of mlockall: it locks and populates the program's memory without the library's mappings of the cache.
 //!
 //! All clients share those mappings, and only the daemon fills them. Populated holes would get memory that
 //! `--memory` does not count. Later mappings of the library are never locked (terrace-shm's `part.rs`).

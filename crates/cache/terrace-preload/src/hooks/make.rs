@@ -1,5 +1,5 @@
-//! Calls that make descriptors of other kinds. After an unseen close (inside libc, or by a raw system call),
-//! a number's reuse removes its old entry here.
+//! Hooks of calls that make descriptors of other kinds: socket, pipe, eventfd, recvmsg and so on. After an
+//! unseen close (inside libc, or by a raw system call), a number's reuse removes its old entry here.
 
 use super::guard::guard;
 use crate::local::local;

@@ -1,4 +1,5 @@
-//! The exported functions: a guarded decision, then the real call. Manual pages have the safety contracts.
+//! The functions that the library exports: a guarded decision, then the real call. Manual pages have the
+//! safety contracts.
 //!
 //! The real call is outside `catch_unwind`, in a frame without destructors: glibc cancels read, open and
 //! close by unwinding.

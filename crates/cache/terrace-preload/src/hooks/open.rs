@@ -1,4 +1,5 @@
-//! open and its forms: the only place where descriptors are classified.
+//! Hooks of open and its forms: they register the process if worthwhile, and classify new descriptors.
+//! (Without a mount, [`crate::leased`] does that at later reads.)
 
 use super::guard::guard;
 use crate::local::local;

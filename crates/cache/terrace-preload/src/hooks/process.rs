@@ -1,4 +1,4 @@
-//! Processes that share memory or positions with this one.
+//! Hooks of calls that make processes: some of these share memory or file positions with this one.
 //!
 //! | made by | memory | descriptor table | action |
 //! |---|---|---|---|

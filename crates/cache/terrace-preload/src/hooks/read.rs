@@ -1,4 +1,4 @@
-//! read and its forms.
+//! Hooks of read, pread, readv and their forms.
 
 use super::guard::{caught, guard};
 use crate::local::local;

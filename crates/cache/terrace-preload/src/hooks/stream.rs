@@ -1,5 +1,5 @@
-//! Streams, which open, read and close their descriptors inside libc, where hooks do not see it. Also
-//! truncate, which waits for a lease as an open for writing does.
+//! Hooks of fopen and other calls of streams. Streams open, read and close their descriptors inside libc,
+//! where hooks do not see it. Also truncate, which waits for a lease as an open for writing does.
 
 use super::close::mine;
 use super::guard::guard;

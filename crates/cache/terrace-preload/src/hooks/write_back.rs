@@ -1,4 +1,4 @@
-//! Calls that must be announced to the daemon: shared writable mappings, sync.
+//! Hooks of mmap, sync and syncfs: the library announces shared mappings and syncs to the daemon.
 
 use super::guard::guard;
 use crate::local::local;
