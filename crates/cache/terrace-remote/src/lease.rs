@@ -1,4 +1,5 @@
-//! Exclusive use of a target: the lock object `lock/NUMBER`, which its holder rewrites periodically.
+//! Exclusive use of a target in a store: the lock object `lock/NUMBER`, which its holder rewrites
+//! periodically.
 //!
 //! The first writer of an object named by a number takes that number; S3 and file systems decide this
 //! atomically. A lock that was not written for [`Timing::valid`] has expired, and the next number may be

@@ -1,7 +1,7 @@
 //! Tier targets in an object store (S3) or in a directory shared by several machines, through Apache OpenDAL.
 //!
 //! ```text
-//!   target     opens and checks a target before the mount is created
+//!   target     opens and checks a target before its use
 //!   medium     regions as objects: reads and writes of the engine; regions not yet stored are in memory
 //!   uploader   the thread that writes to the store, in order, and probes a failed store
 //!   lease      exclusive use of a target

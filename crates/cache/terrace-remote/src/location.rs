@@ -1,4 +1,5 @@
-//! `s3://BUCKET[/PREFIX][?endpoint=URL&region=NAME&credentials=FILE]` and `fs:///DIRECTORY`.
+//! Location of a target in a store: `s3://BUCKET[/PREFIX][?endpoint=URL&region=NAME&credentials=FILE]` or
+//! `fs:///DIRECTORY`.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! The regions of a target as objects. The open region, and regions being uploaded, are in memory and read
-//! from there.
+//! The regions of a target in a store, as objects. The open region, and regions being uploaded, are in memory
+//! and read from there.
 
 use crate::lease::{Lease, Timing};
 use crate::shared::Request;

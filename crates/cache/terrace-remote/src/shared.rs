@@ -1,5 +1,5 @@
-//! State shared by readers, writer and uploader of a target: places of regions, queued requests, health of
-//! the store.
+//! State shared by readers, writer and uploader of a target in a store: places of regions, queued requests,
+//! health of the store.
 
 use crate::lease::{Lease, Timing};
 use crate::store::{Failed, Kind, Part, Store};

@@ -1,4 +1,4 @@
-//! A target in a store, opened and checked before a mount is made.
+//! A target in a store: it is opened and checked before its use.
 //!
 //! ```text
 //!   path ──► location ──► outside the source? ──► lock ──► superblocks ──► ours: used; empty: formatted;

@@ -1,4 +1,5 @@
-//! The uploader thread of a target: writes to the store in order, renews the lock, and probes a failed store.
+//! The uploader thread of a target in a store: it writes to the store in order, renews the lock, and probes a
+//! failed store.
 
 use crate::shared::{Request, SUPERBLOCKS, Shared};
 use std::sync::atomic::Ordering;
