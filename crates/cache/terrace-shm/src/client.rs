@@ -1,5 +1,5 @@
-//! Misses of a client: versions of absent pages, and the check that a page read elsewhere is current.
-//! Hits are in [`crate::reader`].
+//! Misses of a client: versions of absent pages, and the check that a page read elsewhere is current. Hits
+//! are in [`crate::reader`].
 
 use crate::entry::{Below, DeviceSlot, State};
 use crate::layout::{BLOCK_PAGES, ObjectSlot};

@@ -1,12 +1,13 @@
-//! Copying out of frames: the larger part of a hit's cost.
+//! Copies out of frames: the larger part of the cost of a hit.
 //!
 //! | bytes | bound by | how |
 //! |---|---|---|
-//! | less than two pages | latency of uncached memory | all lines prefetched, then wide loads and stores |
-//! | more | bandwidth | one `rep movsb` |
+//! | up to 255, or without AVX-512 up to 8191 | latency of uncached memory | the C library's memcpy |
+//! | from 256 to 8191, with AVX-512 | latency of uncached memory | all lines prefetched, then wide loads and stores |
+//! | 8192 and more | bandwidth | one `rep movsb` |
 //!
-//! The C library's memcpy uses `rep movsb` for a single page, too. This copy saves a tenth of a hit's time.
-//! Few instructions between two copies let them overlap, so the look-up is short.
+//! The C library's memcpy uses `rep movsb` for a single page, too. The wide copy saves a tenth of a hit's
+//! time. Few instructions between two copies let them overlap, so the look-up is short.
 
 /// From this length on bandwidth limits a copy.
 #[cfg(target_arch = "x86_64")]

@@ -1,4 +1,5 @@
-//! Clients read pages on a target by this table: offsets of regions, 16 bits of each page's checksum.
+//! The table by which clients read pages on a target: offsets of regions, and 16 bits of each page's
+//! checksum.
 //!
 //! ```text
 //! 0         head: magic, version, regions, pages of a region, first region

@@ -1,4 +1,4 @@
-//! Mappings of the shared memory files, and typed access to their content.
+//! Shared memory files, and the segment as one process maps it, with typed access to its content.
 
 use crate::layout::{
     BUCKET_SLOTS, Branch, FANOUT, FANOUT_BITS, Geometry, HEIGHT_MAX, Header, Inner, LAYOUT_VERSION, Leaf,

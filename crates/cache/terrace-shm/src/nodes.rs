@@ -1,4 +1,4 @@
-//! Allocator of index nodes: fresh nodes, nodes ready for reuse, nodes that wait for the epoch. It keeps a
+//! Allocator of index nodes. A node is fresh, ready for reuse, or waits for the epoch. The allocator keeps a
 //! word for each node.
 //!
 //! A free node's word is its link in a chain, so free nodes need no other memory. The table of words has

@@ -1,4 +1,4 @@
-//! Parts of a memory file: arrays of one type. A client maps as many items as it reads.
+//! Parts of a mapped memory file: arrays of one type. A client maps as many items as it reads.
 //!
 //! The file is as large as the machine's memory. A mapping of all of it would exceed a client's limit on
 //! address space, and mlockall(2) would populate it. So a client's part begins small and grows in place, far

@@ -1,4 +1,4 @@
-//! Decides which programs load the preload library: those for glibc on x86-64. Programs with a
+//! Decides whether a program loads the preload library: programs for glibc on x86-64 do. Programs with a
 //! sanitizer do not: its runtime must be the first library.
 //!
 //! ld.so of a 32-bit program reports an error for the library, and musl's does not start the program. So

@@ -1,4 +1,5 @@
-//! The hit: looks a page up, copies it, checks its entry again, and counts the touch.
+//! The hit of a client or the daemon: looks a page up, copies it, checks its entry again, and counts the
+//! touch.
 
 use crate::codec::Unpack;
 use crate::copy;

@@ -1,4 +1,4 @@
-//! Lanes: records of a client's reads while a trace of the mount is recorded.
+//! Lanes of a client's ring: records of its reads while a trace is recorded.
 //!
 //! A client's hit makes no system call, so only the client knows the order of its reads. While the header's
 //! `tracing` is set, a client appends a record of each read to a lane of its ring. A lane is a bounded queue

@@ -1,4 +1,4 @@
-//! The compressed pool: compressed pages without frames.
+//! The compressed pool: pages in compressed form, without frames.
 //!
 //! *Picture*: zcache (B. Liu, "zcache: a compressed file page cache", 2013) without its buddies and trees.
 //! The index names an object by its handle, as it names a frame. An object's head names its place in the

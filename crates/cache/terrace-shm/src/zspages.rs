@@ -1,4 +1,5 @@
-//! Slots of the pool: the free ones, and the order of eviction. This file touches no memory of the pool.
+//! Slots of the compressed pool: the free ones, and the order of eviction. This file touches no memory of the
+//! pool.
 //!
 //! *Picture*: a slab allocator with slabs of 64 KiB, each of one size class. Each class has lists of zspages
 //! with free slots, by quarters of fullness. New objects go to the fullest zspages, and compaction empties
