@@ -153,8 +153,8 @@ impl Engine {
         }
     }
 
-    /// Starts the background threads: reclaim, writeback, sample, prefetch workers. From now on clients may
-    /// send page fills.
+    /// Starts the background threads: reclaim, targets, writeback, sample, prefetch workers, NUMA. From now on
+    /// clients may send page fills.
     ///
     /// # Errors
     /// A thread cannot be started.

@@ -1,7 +1,8 @@
 //! A file of the source, reached through an O_PATH descriptor of the engine's user.
 //!
-//! Data descriptors open with a program's open, or at the first need, and close with the file's last close.
-//! An open descriptor serves for all that it allows, because a change of mode may forbid the next open.
+//! Data descriptors open with a program's open, or at the first need. They close with the file's last close,
+//! or earlier while descriptors are short. An open descriptor serves for all that it allows, because a change
+//! of mode may forbid the next open.
 
 use rustix::fs::{Access, AtFlags, Mode, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl, open, statx};
 use rustix::io::Errno;

@@ -7,7 +7,7 @@
 //! ```text
 //!   state lock: a page enters ── sampled? ──► event: used          (misses, writes)
 //!                                    └──────► its frame is watched
-//!   this thread, some 50 times a second: touch counts of watched frames ──► used since the last look   (hits of both paths)
+//!   this thread, at most 50 times a second: touch counts of watched frames ──► used since the last look   (hits of both paths)
 //!                                        hits + misses counted on both paths ──► accesses that passed unsampled
 //! ```
 //! *Touch counts belong to the policy*. The sample returns to it the counts taken from watched frames
