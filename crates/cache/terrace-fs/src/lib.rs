@@ -5,8 +5,9 @@
 //! relative to one, so that renames cannot mislead the daemon.
 //!
 //! Authority: names, owners, modes, links and extended attributes are the source's. Content, size and mtime
-//! are the page cache's while it holds something newer. The kernel may cache attributes and names for long,
-//! since all changes pass through it. A source changed behind the mount is detected when a file is opened.
+//! are the page cache's while it holds something newer. The kernel may cache attributes and names of a
+//! watched directory for long (`inode/watch`), and others for a second. An open detects content that was
+//! changed behind the mount.
 //!
 //! From the top down; nothing imports what stands above it.
 //!
