@@ -1,7 +1,7 @@
 //! Readers of the kernel's files: processes in /proc, the mount table, control groups.
 //!
-//! procfs was tried for the mount table. It does not decode octal escapes, and fails for a table with a name
-//! that is not UTF-8.
+//! The crate procfs was tried for the mount table. It does not decode octal escapes, and fails for a table
+//! with a name that is not UTF-8.
 
 pub mod cgroup;
 pub mod mounts;
