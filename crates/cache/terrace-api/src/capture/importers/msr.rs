@@ -1,7 +1,7 @@
 //! Traces of MSR Cambridge: disk requests, one a line, each touching one or more pages.
 //!
-//! Fields of a line, separated by commas: time (100 ns), host, disk, `Read` or `Write`, offset (bytes), size
-//! (bytes), response time.
+//! Fields of a line: time (100 ns), host, disk, `Read` or `Write`, offset (bytes), size (bytes), response
+//! time. Commas separate them.
 
 use super::text::{self, fields, number};
 use crate::capture::access::Access;
