@@ -1,5 +1,4 @@
-//! Change of a source file's descriptor from direct I/O to the kernel's page cache, where direct I/O is
-//! refused or fails.
+//! Change of a source file from direct I/O to the kernel's page cache, after a failed direct call.
 
 use rustix::fs::{Mode, OFlags, fcntl_getfl, fcntl_setfl, open};
 use rustix::io::Errno;

@@ -1,4 +1,4 @@
-//! Benefit of the cache, as input for the choice of its size: hits, misses, refaults, and the cost of a miss.
+//! Benefit of the cache: hits, misses, refaults, and the cost of a miss. The choice of its size needs them.
 
 use crate::context::Context;
 use crate::observe::mrc::Sampling;

@@ -1,5 +1,5 @@
-//! Test doubles of the source's I/O: without a device, with faults, with a test's hook, and with short reads
-//! and writes. Only in builds for tests.
+//! Test doubles of the source's I/O: none at all, faults, a test's hook, short reads and writes. Only in
+//! builds for tests.
 
 mod hook;
 mod null;
