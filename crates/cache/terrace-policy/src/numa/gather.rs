@@ -1,5 +1,5 @@
-//! Rule 5 of thread placement, second half (NThread, slides 42-46): sharing threads without a target gather
-//! on the node with most of them.
+//! Rule 5 of thread placement, second half (NThread, slides 42-46): sharing threads without a target gather.
+//! Their node is the one with most of them.
 //!
 //! Ours: not if that node's load would exceed the threshold, or its processors would be busy. Threads with
 //! writes to one file above the threshold stay apart: other rules would separate them again.

@@ -1,5 +1,5 @@
-//! The input of a placement decision: nodes, threads and their data, with the reads, writes and busy
-//! processors of one period.
+//! The input of a placement decision: nodes, threads and their data, with the traffic and busy processors of
+//! one period.
 
 /// Maximum number of nodes: sets of nodes are bits of a `u64`.
 pub const NODES_MAX: usize = 64;

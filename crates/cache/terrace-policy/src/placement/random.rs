@@ -1,5 +1,4 @@
-//! Placement engine `random`: each piece goes to a target chosen at random, or to the next after it that has
-//! room.
+//! Placement engine `random`: each piece goes to a random target, or to the next after it that has room.
 
 use super::target::{Placement, Share, Target, next_with_room};
 use crate::keys::mix;

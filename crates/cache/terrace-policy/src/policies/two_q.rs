@@ -1,5 +1,4 @@
-//! Eviction policy `2q`: a FIFO for new pages, a ghost of those evicted from it, and an LRU list for
-//! refaulted pages.
+//! Eviction policy `2q`: a FIFO for new pages, a ghost of its evicted pages, and an LRU list for refaults.
 //!
 //! Source: T. Johnson and D. Shasha, "2Q: A Low Overhead High Performance Buffer Management Replacement
 //! Algorithm", VLDB 1994, the full version. Shares as there and in libCacheSim: A1in 1/4 of the pool, A1out
