@@ -1,5 +1,5 @@
-//! A file that the preload path may serve, during one read: its object, and the counters and trace records of
-//! its reads.
+//! A file that the preload path may serve, during one read. Counters and trace records of the read are here,
+//! too.
 
 use crate::connection;
 use crate::local::{Local, local};

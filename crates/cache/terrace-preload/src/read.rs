@@ -1,5 +1,5 @@
-//! A read of a descriptor that the preload path serves: hits here, misses in [`crate::miss`], the rest
-//! through the mount path.
+//! A read of a descriptor that the preload path serves: hits here, misses in [`crate::miss`], others by the
+//! mount path.
 //!
 //! Every function here returns `None` if nothing was done and the real call must be made. Otherwise it
 //! returns the call's result: bytes, or -errno.

@@ -1,5 +1,5 @@
 //! Hooks of open and its forms: they register the process if worthwhile, and classify new descriptors.
-//! (Without a mount, [`crate::leased`] does that at later reads.)
+//! Without a mount, [`crate::leased`] classifies them at later reads.
 
 use super::guard::guard;
 use crate::local::local;
