@@ -1,5 +1,5 @@
-//! State shared by readers, writer and uploader of a target in a store: places of regions, queued requests,
-//! health of the store.
+//! State of a target in a store, for its readers, writer and uploader: places of regions, queued requests,
+//! health.
 
 use crate::lease::{Lease, Timing};
 use crate::store::{Failed, Kind, Part, Store};

@@ -1,4 +1,4 @@
-//! The uploader thread of a target in a store: it writes to the store in order, renews the lock, and probes a
+//! The uploader thread of a target in a store. It writes to the store in order, renews the lock, and probes a
 //! failed store.
 
 use crate::shared::{Request, SUPERBLOCKS, Shared};
