@@ -1,4 +1,5 @@
-//! The index as the daemon changes it: for each object a radix tree of runs, which are blocks of 16 pages.
+//! The index as the daemon changes it: a radix tree for each object. Its leaves cover runs, which are blocks
+//! of 16 pages.
 //!
 //! One writer at a time, under the engine's state lock. Readers walk without a lock. The reuse epoch moves
 //! before the reuse of a node, so that a reader in the node detects it.

@@ -1,4 +1,4 @@
-//! The hit of a client or the daemon: looks a page up, copies it, checks its entry again, and counts the
+//! The hit of a client or the daemon. It looks a page up, copies it, checks its entry again, and counts the
 //! touch.
 
 use crate::codec::Unpack;
