@@ -1,5 +1,5 @@
-//! Messages between processes of terrace, as lines over a socket: supervisor to starting command, `run` to
-//! supervisor, terraced or a server of keys to supervisor, supervisor to aborter.
+//! Messages between processes of terrace, as lines over a socket. Supervisors exchange them with the starting
+//! command, terraced, a server of keys, and the aborter.
 //!
 //! Supervisor to command: `warning LINE` (before `ready`: a requested feature is missing), `ready`,
 //! `failed LINE` (nothing is mounted), `gone LINE` (an end without a stop), `done` (an orderly end). `run` to

@@ -1,5 +1,5 @@
-//! Setup of a server of keys by the supervisor, once, before any server: settings, sockets, memory, the
-//! directory of the instance.
+//! Setup of a server of keys by the supervisor, before any server: settings, sockets, memory, the directory
+//! of the instance.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
