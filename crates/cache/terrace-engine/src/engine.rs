@@ -87,16 +87,23 @@ impl Engine {
         let invalid = |m: String| io::Error::new(io::ErrorKind::InvalidInput, m);
         if config.memory_bytes < MEMORY_MIN {
             return Err(invalid(format!(
-                "memory of {} bytes is under the minimum of {MEMORY_MIN}",
+                "memory of {} bytes is under the minimum of {MEMORY_MIN} bytes; give more",
                 config.memory_bytes
             )));
         }
         if !(1..=RING_SLOTS_MAX).contains(&config.ring_slots) {
-            return Err(invalid(format!("{} ring slots: not 1 to {RING_SLOTS_MAX}", config.ring_slots)));
+            return Err(invalid(format!(
+                "ring_slots = {} is out of bounds; write 1 to {RING_SLOTS_MAX}",
+                config.ring_slots
+            )));
         }
         let frames_max = handles.segment.geometry().frames_max as usize;
         let policy = terrace_policy::build(&config.policy, frames_max, frames_max).ok_or_else(|| {
-            invalid(format!("no policy {:?}; there are: {}", config.policy, terrace_policy::NAMES.join(", ")))
+            invalid(format!(
+                "policy = {:?} is unknown; choose one of {}",
+                config.policy,
+                terrace_policy::NAMES.join(", ")
+            ))
         })?;
         // A predecessor's limit may differ from the configuration's.
         let limit = resize::inherited_limit(&config, &handles);

@@ -69,14 +69,17 @@ fn serving_goes_on_without_a_tier_that_cannot_be_used() {
     let new = target(&test);
     let cases = [
         (new.clone(), vec!["t.tier: the tier does not exist, and its size is not given"]),
-        (sized(&new, "4KiB"), vec!["4KiB is too small for a tier; give it at least"]),
+        (sized(&new, "4KiB"), vec!["4KiB is too small for a tier; give at least"]),
         (
             sized(&new, "64GiB"),
-            vec!["a quarter of the 32MiB of --memory; give --memory 768MiB, or a tier of at most"],
+            vec!["a quarter of --memory (32MiB); give --memory 768MiB, or a tier of at most"],
         ),
         (text(&test.mnt).to_owned(), vec!["the tier is a directory"]),
         (sized(&inside, "16MiB"), vec!["/in: the tier lies in the served directory", text(&test.src)]),
-        (sized(&letter, "16MiB"), vec!["/letter: it holds something that is not terrace's", "--format-tier"]),
+        (
+            sized(&letter, "16MiB"),
+            vec!["/letter: the file or device holds data that are not terrace's", "--format-tier"],
+        ),
         ("/dev/null".to_owned(), vec!["/dev/null: the tier is no file and no block device"]),
     ];
     for (tier, parts) in cases {

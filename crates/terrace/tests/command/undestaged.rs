@@ -143,7 +143,7 @@ fn what_a_tier_has_acknowledged_outlives_the_death_of_all() {
     die_with_undestaged_pages(&test);
     assert_eq!(content(&test), "baaa");
     let drop = told(terrace(["tier", "drop", "--yes", text(&test.file("t.tier"))]));
-    drop.refused(&["data that programs have synced", "terrace recover"]);
+    drop.refused(&["synced data that its source lacks", "terrace recover"]);
     let told = mount(&test);
     assert_eq!(told.code, Some(0), "{}", told.err);
     assert_eq!(content(&test), "bdaa");

@@ -335,7 +335,9 @@ pub(crate) fn close(cx: &Context, device: &DeviceIo) -> io::Result<()> {
         return Ok(());
     }
     on_target(&mut cx.state.lock(), device.number, |of| of.undestaged.closed = false);
-    destaged.and_then(|()| Err(io::Error::other("deleted files may reappear until the source is synced")))
+    destaged.and_then(|()| {
+        Err(io::Error::other("deleted files may reappear after a power cut: sync the source, then repeat"))
+    })
 }
 
 /// Refuses the removal of a target with undestaged pages of an earlier run.
@@ -363,7 +365,10 @@ pub(crate) fn adopt(cx: &Context, device: &DeviceIo, undestaged: Undestaged) {
         );
     }
     if !undestaged.files.is_empty() {
-        tracing::warn!("tier {name}: it has pages of {} files that the source lacks", undestaged.files.len());
+        tracing::warn!(
+            "tier {name}: it alone has data of {} files; terrace writes them to the files, or keeps them for `terrace recover`",
+            undestaged.files.len()
+        );
     }
     for (id, file) in undestaged.files {
         let known = cx.lookup_object(id).filter(|o| Burst::has_begun(o.slot()));

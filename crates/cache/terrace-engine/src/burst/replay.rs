@@ -53,10 +53,10 @@ pub enum Conflict {
 impl fmt::Display for Conflict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Conflict::Changed => "the file was changed since",
-            Conflict::SameBoot => "the file may have been changed since",
-            Conflict::Doubtful => "damaged keys may record that the source has them",
-            Conflict::Damaged => "some of them cannot be read",
+            Conflict::Changed => "the file was changed after these writes",
+            Conflict::SameBoot => "the file may have been changed after these writes",
+            Conflict::Doubtful => "damaged keys of the tier may record that the file has these data",
+            Conflict::Damaged => "some of these data cannot be read from the tier",
             Conflict::NotFound => "the file was not found, but may exist",
         })
     }
@@ -156,7 +156,10 @@ pub(crate) fn replay(cx: &Context, id: ObjectId, at: FileLookup, decision: Decis
         let until = (cx.clock.wall_ns() + INTENT_NS).cast_unsigned();
         let intent = Record::WriteIntent { object: id, until, holder: holder(boot.mark, identity.birth) };
         if !write_records(cx, device, &[intent]) {
-            tracing::warn!("tier {}: cannot write the write-intent record of file {id}", device.name);
+            tracing::warn!(
+                "tier {}: the write-intent record of file {id} cannot be written; a power cut during this replay may leave a conflict",
+                device.name
+            );
         }
         write(cx, &source, content)?;
         complete(cx, device, id);
@@ -170,7 +173,7 @@ fn complete(cx: &Context, device: &DeviceIo, id: ObjectId) {
     let recorded = write_records(cx, device, &[Record::DestageComplete { object: id }]);
     if !recorded {
         tracing::warn!(
-            "tier {}: cannot write the destage-complete record of file {id}; the next start may replay its pages",
+            "tier {}: the destage-complete record of file {id} cannot be written; the next start may write its pages again",
             device.name
         );
     }

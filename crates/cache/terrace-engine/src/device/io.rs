@@ -87,10 +87,10 @@ fn invalid(why: &str) -> io::Error {
 
 fn find(medium: &dyn Medium, id: TierId, geometry: Geometry) -> io::Result<Superblock> {
     let Found::Ours(found) = superblock::find(medium)? else {
-        return Err(invalid("its superblock is gone"));
+        return Err(invalid("the tier's superblock is gone"));
     };
     if found.id != id || found.geometry != geometry {
-        return Err(invalid("its superblock is another tier's"));
+        return Err(invalid("the superblock is another tier's"));
     }
     Ok(found)
 }
@@ -106,7 +106,7 @@ impl DeviceIo {
         table: Arc<TargetTable>,
     ) -> io::Result<DeviceIo> {
         let geometry = Geometry::new(config.region_bytes as u32, config.regions);
-        let geometry = geometry.ok_or_else(|| invalid("a target cannot be divided so"))?;
+        let geometry = geometry.ok_or_else(|| invalid("the tier's size does not fit its regions"))?;
         let id = TierId(config.tier_id);
         let superblock = match find(&*medium, id, geometry) {
             // The target's thread tries again.
@@ -174,7 +174,7 @@ impl DeviceIo {
         let needed = flushes.begun + 1;
         loop {
             if flushes.failed {
-                return Err(io::Error::other("a flush has failed"));
+                return Err(io::Error::other("an earlier flush of the tier failed"));
             }
             if flushes.ended >= needed {
                 return Ok(());

@@ -212,7 +212,10 @@ impl Object {
         if matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) {
             self.close_unanswered.store(true, Ordering::Relaxed); // The source has not answered.
         } else {
-            tracing::warn!("object {}: the source reports a write error at the close: {e}", self.id);
+            tracing::warn!(
+                "source inode {}: the source reports a write error at the close ({e}): data may be lost; the next sync or close fails",
+                self.id
+            );
             self.close_errno.store(e.raw_os_error().unwrap_or(libc::EIO), Ordering::Relaxed);
         }
     }

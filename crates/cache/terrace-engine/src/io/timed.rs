@@ -43,7 +43,7 @@ impl Limit {
         self.late.load(Ordering::Acquire) > 0
     }
     pub(crate) fn error(&self) -> io::Error {
-        let why = format!("it has not answered for {} s", self.time.as_secs_f64());
+        let why = format!("the device has not answered for {} s", self.time.as_secs_f64());
         io::Error::new(io::ErrorKind::TimedOut, why)
     }
 }

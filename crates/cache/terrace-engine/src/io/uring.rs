@@ -169,7 +169,9 @@ unsafe fn run(ring: &mut IoUring, batch: &[squeue::Entry], done: &mut [Option<i3
             // Broken. Operations that the ring has not accepted never begin. Accepted ones end, and the
             // memory must last until then.
             Err(errno) if !matches!(errno, Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) => {
-                tracing::error!("io_uring: errno {errno:?}; this ring is given up");
+                tracing::error!(
+                    "a ring of io_uring fails (errno {errno:?}); terrace continues without this ring"
+                );
                 works = false;
                 left -= ring.submission().len();
             }

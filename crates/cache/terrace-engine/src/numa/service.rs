@@ -278,7 +278,7 @@ impl Service {
         let Some(path) = self.config.saved.as_ref().filter(|_| mover.has_changed()) else { return };
         if let Err(err) = saved::write(path, mover.moved()) {
             tracing::warn!(
-                "{}: cannot save affinity masks: {err}; after a crash, moved threads keep their new masks",
+                "{}: affinity masks of threads cannot be saved ({err}); after a crash, moved threads keep their new masks",
                 path.display()
             );
         }

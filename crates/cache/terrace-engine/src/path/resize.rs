@@ -129,7 +129,7 @@ pub(crate) fn resize(cx: &Context, bytes: u64) -> io::Result<()> {
     let frames_max = u64::from(cx.handles.segment.geometry().frames_max) * PAGE_SIZE as u64;
     if bytes < MEMORY_MIN || bytes > frames_max {
         let m = format!(
-            "{bytes} bytes is not between the minimum of {MEMORY_MIN} and this instance's maximum of {frames_max}"
+            "memory of {bytes} bytes is not between the minimum of {MEMORY_MIN} and this instance's maximum of {frames_max}"
         );
         return Err(io::Error::new(io::ErrorKind::InvalidInput, m));
     }

@@ -86,7 +86,10 @@ pub(crate) fn note_outcome(cx: &Context, o: &Object, result: &io::Result<()>) {
         o.note_error(e);
         cx.counters.writeback_errors.fetch_add(1, Ordering::Relaxed);
         if o.failing().is_none_or(is_shortage_errno) {
-            tracing::warn!("object {}: writeback failed: {e}; its pages stay dirty", o.id());
+            tracing::warn!(
+                "source inode {}: the source refuses written data ({e}); they stay in memory, and terrace tries again",
+                o.id()
+            );
         }
     }
     cx.state.lock().dirty.note_outcome(o, errno, cx.clock.now_ns());

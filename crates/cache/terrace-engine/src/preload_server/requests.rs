@@ -57,7 +57,7 @@ fn reply_to(
     let (reply, fds) = handle(cx, clients, c, request, cred, fd).unwrap_or_else(|e| {
         if request.op == proto::HELLO && !clients.warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                "preload path: client refused ({e}); it uses the mount. Further refusals are not logged"
+                "the preload path refuses a program ({e}); it uses the slower mount path. Further refusals are not logged"
             );
         }
         (Reply { errno: e.raw_os_error() as u32, ..Reply::default() }, Vec::new())

@@ -71,7 +71,7 @@ pub(crate) fn rebalance(cx: &Context, clock: &mut BalanceClock) -> i64 {
     drop(state);
     if stopped {
         tracing::info!(
-            "the compressed tier does not pay and is suspended: {costs:?}, idle share {idle:.2}, CPU share {cpu_share:.2}"
+            "the compressed tier costs more than it saves, and is suspended: {costs:?}, idle share {idle:.2}, CPU share {cpu_share:.2}"
         );
     }
     moved

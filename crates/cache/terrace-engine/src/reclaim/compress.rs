@@ -60,7 +60,7 @@ pub(crate) fn compressor(cx: &Context) -> Option<Compressor> {
             Some(compressor)
         }
         Err(e) => {
-            tracing::error!("no compressed tier: {e}");
+            tracing::error!("the compressed tier cannot start ({e}); terrace serves without it");
             None
         }
     }

@@ -100,7 +100,7 @@ pub(crate) fn stabilize_due(cx: &Context) {
     if due.len() > SYNC_EACH_MAX
         && let Err(e) = sync::sync_root(cx)
     {
-        tracing::warn!("the source cannot be synced: {e}");
+        tracing::warn!("the source cannot be synced as a whole ({e}); terrace syncs each file");
     }
     for o in due {
         let _ = sync::stabilize(cx, &o);

@@ -77,12 +77,12 @@ pub(crate) fn targets(
 ) -> io::Result<Option<Targets>> {
     let invalid = |m: String| io::Error::new(io::ErrorKind::InvalidInput, m);
     if config.devices.iter().any(|device| device.number >= TARGETS_MAX) {
-        return Err(invalid(format!("{} targets of tiers: at most {TARGETS_MAX}", devices.len())));
+        return Err(invalid(format!("{} tiers are too many: name at most {TARGETS_MAX}", devices.len())));
     }
     let engine = |level: u8| {
         placement::build(&config.placement, level.into()).ok_or_else(|| {
             let known = placement::NAMES.join(", ");
-            invalid(format!("no placement {:?}; there are: {known}", config.placement))
+            invalid(format!("placement = {:?} is unknown; choose one of {known}", config.placement))
         })
     };
     let Some(lowest) = config.devices.iter().map(|device| device.level).max() else { return Ok(None) };
@@ -107,7 +107,7 @@ pub(crate) fn add(
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the placement engine is unknown"));
     }
     if !cx.devices.may_have(number, &table.table) {
-        return Err(io::Error::other("its region numbers are in use"));
+        return Err(io::Error::other("region numbers of the new tier are in use"));
     }
     let device = Arc::new(DeviceIo::begin(&config, medium(&config, &cx.io)?, table)?);
     let totals = cx.read_totals();
@@ -220,12 +220,12 @@ pub(crate) fn resize(cx: &Context, config: &DeviceConfig) -> io::Result<Arc<Targ
     wait_until(cx, number, |device| device.log.is_retired() || !device.is_on())?;
     let mut writer = device.writer.lock();
     if !cx.state.lock().targets.as_ref().and_then(|targets| targets.at(number)).is_some_and(Device::is_on) {
-        return Err(io::Error::other("the target is read-only"));
+        return Err(io::Error::other("the tier is off; `terrace stat` shows the reason"));
     }
     let table = Arc::new(device.table_files().resized(config)?);
     if !cx.devices.may_have(number, &table.table) {
         return Err(io::Error::other(
-            "another target uses region numbers of the new size: remove this target, and add it again",
+            "the tier cannot grow in place: remove it, and add it again with this size",
         ));
     }
     let before = writer.superblock.geometry;

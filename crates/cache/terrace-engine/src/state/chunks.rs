@@ -160,7 +160,7 @@ impl State {
     /// Frees the memory of frames without owner.
     fn give_back(&self, first: u32, end: u32) {
         if let Err(e) = self.handles.punch(first..end) {
-            tracing::warn!("memory of frames {first}..{end} not given back: {e}");
+            tracing::warn!("memory of page frames {first}..{end} cannot be given back to the system: {e}");
         }
     }
 }

@@ -285,7 +285,7 @@ impl Compressed {
             replace(index.entry(place), Entry::compressed(new, clock));
         });
         if let Err(e) = self.pool.trim(IDLE_BYTES) {
-            tracing::warn!("memory of the compressed tier not given back: {e}");
+            tracing::warn!("memory of the compressed tier cannot be given back to the system: {e}");
         }
     }
     pub(crate) fn note_promotion(&mut self, handle: Handle) {

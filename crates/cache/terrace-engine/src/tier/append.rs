@@ -290,7 +290,9 @@ fn write(device: &DeviceIo, writer: &Writer, planned: &Planned, buf: &mut [u8]) 
 pub(crate) fn give_up(cx: &Context, number: usize, e: &io::Error) {
     if let Some(device) = cx.state.lock().target_mut(number) {
         let name = &device.config.name;
-        tracing::error!("tier {name}: {e}; the tier is read-only from now on");
+        tracing::error!(
+            "tier {name}: a write to the device fails ({e}); the tier takes no more pages: check the device"
+        );
         // The removal of a target continues.
         if !device.is_leaving() {
             device.status = Status::Off(e.to_string());

@@ -30,7 +30,7 @@ pub(crate) fn identity_of(cx: &Context, path_fd: BorrowedFd<'_>) -> Known {
     if !identity.is_lasting {
         NO_LASTING_IDENTITY.call_once(|| {
             tracing::warn!(
-                "tier: the source has neither lasting inode numbers nor times finer than seconds; the next start drops the pages of such files"
+                "the source has neither lasting inode numbers nor times finer than seconds; the next start drops its pages from tiers"
             );
         });
         return Known::default();

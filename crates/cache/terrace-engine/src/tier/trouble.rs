@@ -41,7 +41,7 @@ pub(crate) fn note_trouble(cx: &Context, device: &DeviceIo) {
         cx.handles.segment.header().targets.fetch_add(1, Ordering::AcqRel);
         match late {
             Some(why) => tracing::error!("tier {}: {why}; the source is read instead", device.name),
-            None => tracing::info!("tier {}: it answers again", device.name),
+            None => tracing::info!("tier {}: the device answers again, and terrace reads it", device.name),
         }
     }
 }
@@ -49,7 +49,7 @@ pub(crate) fn note_trouble(cx: &Context, device: &DeviceIo) {
 fn turn_off(cx: &Context, device: &DeviceIo, why: &str) {
     on_target(&mut cx.state.lock(), device.number, |of| {
         if of.status == Status::Serving {
-            tracing::error!("tier {}: {why}; nothing is written to it any more", device.name);
+            tracing::error!("tier {}: {why}; the tier takes no more pages: check the device", device.name);
             of.status = Status::Off(why.to_owned());
         }
     });

@@ -131,11 +131,13 @@ impl fmt::Display for Fault {
             Fault::NoSize => {
                 write!(
                     f,
-                    "the tier does not exist, and its size is not given; give one, as in --tier FILE:64GiB"
+                    "the tier does not exist, and its size is not given; give a size, as in --tier FILE:64GiB"
                 )
             }
             Fault::Directory => write!(f, "the tier is a directory; name a file in it, which terrace makes"),
-            Fault::Special => write!(f, "the tier is no file and no block device; name one"),
+            Fault::Special => {
+                write!(f, "the tier is no file and no block device; name a file or a block device")
+            }
             Fault::InsideSource(source) => {
                 let source = source.display();
                 write!(f, "the tier lies in the served directory {source}; name a file outside of it")
@@ -144,18 +146,22 @@ impl fmt::Display for Fault {
                 write!(f, "the tier lies on a mount of terrace; name a file outside of it")
             }
             Fault::ReadOnly(err) => {
-                write!(f, "the tier cannot be written: {}; name one that this user may write", reason(err))
+                write!(
+                    f,
+                    "the tier cannot be written: {}; name a file or device that this user may write",
+                    reason(err)
+                )
             }
             Fault::NoDirectIo => {
                 write!(
                     f,
-                    "its file system has no direct I/O (O_DIRECT); name a file on a local disk, or a block device"
+                    "the tier's file system has no direct I/O (O_DIRECT); name a file on a local disk, or a block device"
                 )
             }
             Fault::Memory => {
                 write!(
                     f,
-                    "its file system is memory (tmpfs); raise --memory instead, or name a file on a disk"
+                    "the tier's file system is memory (tmpfs); raise --memory instead, or name a file on a disk"
                 )
             }
             Fault::InUse(Some(pid)) => {
@@ -182,7 +188,7 @@ impl Fault {
         match self {
             Fault::TooSmall { bytes, min } => {
                 let (bytes, min) = (Size(*bytes), Size(*min));
-                write!(f, "{bytes} is too small for a tier; give it at least {min}")
+                write!(f, "{bytes} is too small for a tier; give at least {min}")
             }
             Fault::DeviceTooSmall { bytes, requested } => {
                 let (bytes, requested) = (Size(*bytes), Size(*requested));
@@ -201,10 +207,10 @@ impl Fault {
             }
             Fault::IndexTooLarge { index, others, memory, memory_min, tier_max } => {
                 let (index, memory, memory_min) = (Size(*index), Size(*memory), Size(*memory_min));
-                let whose = if *others > 0 { "with that of the other tiers its" } else { "its" };
+                let whose = if *others > 0 { "the index of all tiers" } else { "the tier's index" };
                 write!(
                     f,
-                    "{whose} index takes {index}, more than a quarter of the {memory} of --memory; give --memory {memory_min}"
+                    "{whose} takes {index}, more than a quarter of --memory ({memory}); give --memory {memory_min}"
                 )?;
                 match tier_max {
                     Some(max) => write!(f, ", or a tier of at most {}", Size(*max)),
@@ -233,7 +239,7 @@ impl Fault {
             Fault::OtherSource { theirs, .. } => write!(f, "the tier belongs to {theirs}; {ERASE}"),
             Fault::OtherLayout(version) => write!(
                 f,
-                "the tier has layout version {version}, made by another version of terrace; use that one, or erase it with --format-tier"
+                "the tier has layout version {version}, made by another version of terrace; use that version, or erase it with --format-tier"
             ),
             Fault::Damaged => write!(f, "both superblocks of the tier are damaged; {ERASE}"),
             Fault::Short { bytes, tier } => {
@@ -242,10 +248,10 @@ impl Fault {
             }
             Fault::HasUndestaged => write!(
                 f,
-                "it may hold data that programs have synced and its source lacks; mount the source with it, or see `terrace recover`"
+                "the tier may hold synced data that its source lacks; mount the source with this tier, or see `terrace recover`"
             ),
-            Fault::Foreign => write!(f, "it holds something that is not terrace's; {ERASE}"),
-            Fault::NoTier => write!(f, "there is no tier of terrace here; name its file or device"),
+            Fault::Foreign => write!(f, "the file or device holds data that are not terrace's; {ERASE}"),
+            Fault::NoTier => write!(f, "there is no tier of terrace here; name a tier's file or device"),
             Fault::Io(err) => write!(f, "{}; name another file or device", reason(err)),
             Fault::Other(line) => f.write_str(line),
             _ => unreachable!("handled by the caller"),

@@ -105,7 +105,7 @@ fn foreign_content_is_refused_and_kept() {
         let file = fs::File::create(stage.path("t")).and(Ok(stage.tier())).unwrap();
         file.set_len(32 * MIB).unwrap();
         file.write_all_at(b"x", at).unwrap();
-        refused(stage.open(None), &["it holds something that is not terrace's", "--format-tier"]);
+        refused(stage.open(None), &["holds data that are not terrace's", "--format-tier"]);
         let mut byte = [0];
         file.read_exact_at(&mut byte, at).unwrap();
         assert_eq!(byte, *b"x");
@@ -262,7 +262,7 @@ fn index_must_fit_a_quarter_of_the_memory() {
     let stage = Fixture::new();
     let request =
         |memory_mib, size| TargetRequest { memory_bytes: memory_mib * MIB, ..stage.request("t", Some(size)) };
-    let parts = ["a quarter of the 64MiB of --memory", "give --memory 96MiB, or a tier of at most 5461MiB"];
+    let parts = ["a quarter of --memory (64MiB)", "give --memory 96MiB, or a tier of at most 5461MiB"];
     refused(open(&request(64, 8 << 30)), &parts);
     assert!(!stage.path("t").exists());
     drop(open(&request(1, 16 * MIB)).unwrap());
