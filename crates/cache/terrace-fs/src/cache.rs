@@ -99,7 +99,7 @@ impl PageCache for Engine {
     fn forget_object(&self, id: u64) -> io::Result<()> {
         Engine::forget_object(self, id).inspect_err(|e| {
             tracing::error!(
-                "object {id}: the kernel has forgotten it; kept until it can be written back: {e}"
+                "source inode {id}: the source refuses written data ({e}); terrace keeps them and tries again"
             );
         })
     }

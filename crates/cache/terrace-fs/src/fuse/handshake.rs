@@ -106,7 +106,9 @@ pub(super) fn request_resend(device: BorrowedFd<'_>) -> io::Result<bool> {
         // Unmounted meanwhile: the session ends at once.
         Ok(_) | Err(Errno::NODEV) => Ok(true),
         Err(Errno::INVAL) => Ok(false),
-        Err(err) => Err(io::Error::other(format!("FUSE_NOTIFY_RESEND: {err}"))),
+        Err(err) => Err(io::Error::other(format!(
+            "the kernel refuses to resend requests (FUSE_NOTIFY_RESEND): {err}"
+        ))),
     }
 }
 

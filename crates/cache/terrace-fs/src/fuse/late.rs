@@ -38,7 +38,7 @@ pub(super) fn answer<C: PageCache>(
     if let Err(err) = spawn(move || take(&its).into_iter().for_each(Late::run))
         && let Some(late) = take(&late)
     {
-        tracing::error!("cannot start a thread ({err}): the kernel may keep pages older than a write");
+        tracing::error!("no thread can be started ({err}): the kernel may show data older than a write");
         late.reply.written(length(&late.range));
     }
 }
@@ -57,7 +57,7 @@ impl<C: PageCache> Late<C> {
             spawn(forget).and_then(|()| is_done.recv_timeout(ANSWER_DELAY_MAX).map_err(io::Error::other))
         {
             tracing::error!(
-                "inode {nodeid}: a write is answered before the kernel dropped older pages: {err}"
+                "inode {nodeid}: the kernel has not dropped data older than a write ({err}), and may show them"
             );
         }
         reply.written(length(&range));

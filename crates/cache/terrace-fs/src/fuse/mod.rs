@@ -65,7 +65,7 @@ pub fn serve<C: PageCache>(
     if !(1..=THREADS_MAX).contains(&n_threads) {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
-            format!("{n_threads} threads: 1 to {THREADS_MAX} work"),
+            format!("fuse.threads = {n_threads} is out of bounds; write 1 to {THREADS_MAX}"),
         ));
     }
     let waiting = Arc::new(waiting::Waiting::default());

@@ -227,7 +227,7 @@ impl<C: PageCache> Namespace<C> {
                 Ok(Wake::End) => return,
                 Err(err) => {
                     tracing::warn!(
-                        "name changes in the source are seen up to a second late from now on: {err}"
+                        "the watch of the source fails ({err}): names changed beside the mount are seen up to a second late"
                     );
                     self.watch_failed.store(true, Ordering::Relaxed);
                     return self.report_event(&SourceEvent::Lost);
