@@ -146,7 +146,7 @@ impl Leases {
             let again = again.spawn_scoped(scope, || self.ask_again(tid));
             if let Err(err) = &again {
                 tracing::error!(
-                    "cannot start the thread that takes leases again ({err}): files written once stay uncached"
+                    "the thread that renews leases cannot start ({err}): files written once stay uncached"
                 );
             }
             while !self.stopping.load(Ordering::Acquire) {
@@ -313,7 +313,9 @@ impl Leases {
             && !is_written
         {
             if self.counters.refused.fetch_add(1, Ordering::Relaxed) == 0 {
-                tracing::warn!("no lease ({err}): the kernel serves the file. Later refusals are not logged");
+                tracing::warn!(
+                    "the kernel refuses a lease ({err}): it serves the file without terrace. Later refusals are not logged"
+                );
             }
             return Err(Errno::from_io_error(&err).unwrap_or(Errno::IO));
         }
