@@ -52,7 +52,7 @@ impl Location {
         if let Some(dir) = text.strip_prefix(FS) {
             return match dir.strip_prefix('/') {
                 Some(_) => Ok(Location::Fs(dir.into())),
-                None => Err(Invalid("the directory is relative; write fs:///DIRECTORY".to_owned())),
+                None => Err(Invalid("the tier's directory is relative; write fs:///DIRECTORY".to_owned())),
             };
         }
         let Some(rest) = text.strip_prefix(S3) else {

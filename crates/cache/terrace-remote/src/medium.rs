@@ -199,7 +199,10 @@ impl Medium for RemoteMedium {
                 return Err(self.0.health.error());
             }
             if self.0.changed.wait_until(&mut queue, until).timed_out() {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "the store did not flush in time"));
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    "the store did not take all data in time",
+                ));
             }
         }
         Ok(())
@@ -233,7 +236,7 @@ impl Medium for RemoteMedium {
             && let Err(failed) = self.0.lease.give_back(&self.0.store)
         {
             tracing::warn!(
-                "tier {}: cannot release its lock: {}; the lock expires within a minute",
+                "tier {}: its lock in the store cannot be released ({}); the lock expires within a minute",
                 self.0.name,
                 failed.why
             );

@@ -336,9 +336,10 @@ fn client() -> Answer<reqwest::Client> {
     static CRYPTOGRAPHY: Once = Once::new();
     CRYPTOGRAPHY.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));
     let client = reqwest::Client::builder().connect_timeout(SOON).redirect(reqwest::redirect::Policy::none());
-    client
-        .build()
-        .map_err(|err| Failed { kind: Kind::Refused, why: format!("no HTTP client: {}", cause(&err)) })
+    client.build().map_err(|err| Failed {
+        kind: Kind::Refused,
+        why: format!("the HTTP client cannot start: {}", cause(&err)),
+    })
 }
 
 struct Keys {
@@ -369,16 +370,16 @@ impl Keys {
 }
 
 fn late(limit: Duration) -> Failed {
-    let why = format!("no answer within {:.1} s", limit.as_secs_f64());
+    let why = format!("the store gave no answer within {:.1} s", limit.as_secs_f64());
     Failed { kind: Kind::Unreachable, why }
 }
 
 /// Translates an error, with our own text.
 fn failed(err: opendal::Error) -> Failed {
     let (kind, why) = match err.kind() {
-        _ if code(&err) == " (NoSuchBucket)" => (Kind::Refused, "there is no such bucket".to_owned()),
+        _ if code(&err) == " (NoSuchBucket)" => (Kind::Refused, "the store has no such bucket".to_owned()),
         ErrorKind::NotFound | ErrorKind::RangeNotSatisfied => {
-            (Kind::Absent, "there is no such object".to_owned())
+            (Kind::Absent, "the store has no such object".to_owned())
         }
         ErrorKind::PermissionDenied => (Kind::Refused, format!("the store refuses access{}", code(&err))),
         ErrorKind::ConfigInvalid => (Kind::Refused, "the address or the credentials are invalid".to_owned()),

@@ -257,8 +257,8 @@ fn fault(failed: Failed) -> Fault {
         Kind::Refused if failed.why.contains("others") => {
             "remove those rights (chmod go=), or use another directory"
         }
-        Kind::Refused => "check its address and credentials",
-        Kind::Unreachable | Kind::Absent => "check its address, or start its server",
+        Kind::Refused => "check the store's address and credentials",
+        Kind::Unreachable | Kind::Absent => "check the store's address, or start its server",
     };
     Fault::Other(format!("{}; {cure}", failed.why))
 }
@@ -316,7 +316,7 @@ fn content(store: &Store, request: &TargetRequest, source: &Source) -> Result<Op
     if IN_MEMORY_MAX * region > request.memory_bytes / MEMORY_PART && region > *REGION_BYTES.start() {
         let most = (IN_MEMORY_MAX * region) >> 20;
         return Err(Fault::Other(format!(
-            "its regions take up to {most}MiB of memory; give --memory at least {}MiB, or begin anew with --format-tier",
+            "the tier's regions take up to {most}MiB of memory; give --memory at least {}MiB, or begin anew with --format-tier",
             most * MEMORY_PART
         )));
     }
@@ -348,7 +348,7 @@ fn region_bytes(bytes: u64, memory: u64) -> u64 {
 /// Geometry of a new tier.
 fn planned(request: &TargetRequest) -> Result<Geometry, Fault> {
     let bytes = request.size.ok_or(Fault::Other(
-        "the tier does not exist, and its size is not given; give one, as in --tier s3://BUCKET/PREFIX:64GiB"
+        "the tier does not exist, and its size is not given; give a size, as in --tier s3://BUCKET/PREFIX:64GiB"
             .to_owned(),
     ))?;
     let min = (1..).map(|n| n << 20).find(|bytes| divide(*bytes, *REGION_BYTES.start()).is_some());

@@ -73,9 +73,9 @@ fn step(shared: &Shared, request: Option<Request>, renewed: &mut Option<Duration
         match shared.lease.renew(store) {
             Ok(true) => *renewed = Some(began),
             Ok(false) => {
-                let why = "another instance has taken the target";
+                let why = "another instance has taken the tier";
                 tracing::error!(
-                    "tier {}: {why}; this instance reads the source instead, and writes nothing to the target any more",
+                    "tier {}: {why}; this instance reads the source, and writes nothing more to the tier",
                     shared.name
                 );
                 shared.health.lose(why);

@@ -174,7 +174,7 @@ fn instance_whose_target_was_taken_writes_nothing_more() {
     std::fs::write(w.store().join("lock/0000000009"), "host=far\npid=1\nstart=1\nboot=x\n").unwrap();
     // Like a suspend of this length.
     let life = w.restart(life);
-    wait_until("the loss", || w.row(&life).state == "off: another instance has taken the target");
+    wait_until("the loss", || w.row(&life).state == "off: another instance has taken the tier");
     let written = w.row(&life).bytes_written;
     w.read_all(&life);
     assert_eq!(w.row(&life).bytes_written, written);

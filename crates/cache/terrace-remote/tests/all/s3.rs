@@ -97,10 +97,13 @@ fn wrong_keys_bucket_and_address_are_told_in_one_line() {
         "{line}"
     );
     let line = refused(server.path("none", "x", "keys"));
-    assert!(line.contains(": there is no such bucket; "), "{line}");
+    assert!(line.contains(": the store has no such bucket; "), "{line}");
     assert!(refused(server.path("tier", "x", "missing")).contains("/missing: No such file or directory; "));
     server.kill();
-    assert!(refused(server.path("tier", "x", "keys")).contains("; check its address, or start its server"));
+    assert!(
+        refused(server.path("tier", "x", "keys"))
+            .contains("; check the store's address, or start its server")
+    );
 }
 
 #[test]
