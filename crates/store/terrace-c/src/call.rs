@@ -34,7 +34,10 @@ pub(crate) fn call(body: impl FnOnce() -> Result<i64, Failed>) -> i64 {
         Ok(Err(Failed::Missing)) => return -i64::from(libc::ENOENT),
         Ok(Err(Failed::Store(error))) => (error.errno(), error.to_string()),
         Ok(Err(Failed::Argument(what))) => (libc::EINVAL, what.to_owned()),
-        Err(_) => (libc::EIO, "a panic in terrace; see its message on standard error".to_owned()),
+        Err(_) => (
+            libc::EIO,
+            "terrace has failed by an internal error; see its message on standard error".to_owned(),
+        ),
     };
     LAST.with_borrow_mut(|last| *last = CString::new(line.replace('\0', "?")).unwrap_or_default());
     -i64::from(errno)
@@ -70,7 +73,7 @@ pub(crate) unsafe fn bytes<'a>(pointer: *const c_void, len: usize) -> Result<&'a
         return Ok(&[]);
     }
     if pointer.is_null() || len > isize::MAX as usize {
-        return Err(Failed::Argument("the bytes are NULL, or too many"));
+        return Err(Failed::Argument("the pointer to the bytes is NULL, or their number is too large"));
     }
     // SAFETY: checked for null and size; the caller guarantees `len` readable bytes.
     Ok(unsafe { std::slice::from_raw_parts(pointer.cast(), len) })

@@ -61,7 +61,9 @@ unsafe fn options(of: *const Options) -> Result<StoreOptions, Failed> {
     options.capacity_bytes = Some(given.capacity_bytes).filter(|bytes| *bytes > 0);
     options.sync = match given.sync {
         TERRACE_SYNC_EVERY if given.sync_ms > 0 => SyncPolicy::Every(Duration::from_millis(given.sync_ms)),
-        TERRACE_SYNC_EVERY => return Err(Failed::Argument("sync_ms is 0; use TERRACE_SYNC_ALWAYS")),
+        TERRACE_SYNC_EVERY => {
+            return Err(Failed::Argument("sync_ms is 0; give milliseconds, or use TERRACE_SYNC_ALWAYS"));
+        }
         TERRACE_SYNC_ALWAYS => SyncPolicy::Always,
         TERRACE_SYNC_NEVER => SyncPolicy::Never,
         _ => return Err(Failed::Argument("sync must be a TERRACE_SYNC_ value")),

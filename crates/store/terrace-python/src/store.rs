@@ -23,7 +23,9 @@ fn policy(sync_seconds: Option<f64>) -> PyResult<SyncPolicy> {
         Some(0.0) => Ok(SyncPolicy::Always),
         Some(seconds) => {
             let every = Duration::try_from_secs_f64(seconds);
-            every.map(SyncPolicy::Every).map_err(|e| PyValueError::new_err(format!("sync: {e}")))
+            every
+                .map(SyncPolicy::Every)
+                .map_err(|e| PyValueError::new_err(format!("sync_seconds: {e}; give seconds, 0 or None")))
         }
     }
 }
