@@ -314,7 +314,7 @@ impl Bucket {
         if self.owner.is_with(&bucket.owner) {
             return Ok(());
         }
-        let what = "a blob cannot be renamed into another store; get it and put it".into();
+        let what = "a blob cannot move into another store; get the blob and put it".into();
         Err(crate::error::Error::Invalid { what })
     }
 

@@ -142,10 +142,10 @@ impl fmt::Display for Error {
             }
             Error::NotDurable { why, .. } => write!(f, "changes are refused until a sync succeeds: {why}"),
             Error::InUse { path } => {
-                write!(f, "{}: another program uses this store; end it first", path.display())
+                write!(f, "{}: another program uses this store; end that program first", path.display())
             }
-            Error::Exists { name } => write!(f, "bucket {name:?}: exists; choose another name"),
-            Error::NoBucket { name } => write!(f, "bucket {name:?}: was removed; get it from the store again"),
+            Error::Exists { name } => write!(f, "bucket {name:?}: a bucket has this name; choose another name"),
+            Error::NoBucket { name } => write!(f, "bucket {name:?}: the bucket was removed; get it from the store again"),
             Error::TooLarge { what, bytes, max } => {
                 write!(f, "{what} of {bytes} bytes: the maximum is {max}; split it")
             }
@@ -169,8 +169,8 @@ fn cure(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::PermissionDenied => "; give this user write access to the directory and its files",
         io::ErrorKind::ReadOnlyFilesystem => "; mount the file system writable, or use another directory",
-        io::ErrorKind::NotFound => "; make the directory first",
-        io::ErrorKind::NotADirectory => "; name a directory",
+        io::ErrorKind::NotFound => "; make the directory of the store first",
+        io::ErrorKind::NotADirectory => "; name a directory for the store",
         _ => "",
     }
 }

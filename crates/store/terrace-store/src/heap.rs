@@ -298,7 +298,7 @@ impl Heap {
             match self.engine.read(&self.object, at, &mut buf[done..], AccessPath::FuseDirect) {
                 Ok(n) if n > 0 => done += n,
                 Ok(_) => {
-                    let what = format!("ends before byte {at} of a blob");
+                    let what = format!("the file ends before byte {at} of a blob");
                     return Err(Error::Damaged { path: self.path.clone(), what });
                 }
                 Err(e) => return Err(self.error("read", e)),

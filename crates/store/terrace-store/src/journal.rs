@@ -152,7 +152,9 @@ impl Journal {
         };
         let files = match open(&first).and_then(|a| Ok([a, open(&second)?])) {
             Err(e) if e.is_full() => {
-                tracing::warn!("{e}; no journal: each change is synced until the store is reopened");
+                tracing::warn!(
+                    "{e}; without a journal each change is synced until the store is opened again; free space there"
+                );
                 None
             }
             files => Some(files?),
@@ -308,7 +310,7 @@ impl Journal {
         let written = write_parts(&*self.io, &files[file], at, parts);
         if let Err(e) = &written {
             tracing::warn!(
-                "{}: write: {e}; changes are synced before they are acknowledged",
+                "{}: the journal cannot be written ({e}); each change is synced before its acknowledgement, which takes longer",
                 self.path.display()
             );
         }

@@ -273,7 +273,10 @@ impl Log {
     pub(crate) fn fail(&self, action: &'static str, source: io::Error) -> Error {
         let errno = source.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error());
         self.failed.store(errno, Ordering::Relaxed);
-        tracing::error!("{}: {action}: {source}; changes are refused from now on", self.path.display());
+        tracing::error!(
+            "{}: {action}: {source}; the store refuses all changes until it is opened again",
+            self.path.display()
+        );
         Error::Io { path: self.path.clone(), action, source }
     }
 

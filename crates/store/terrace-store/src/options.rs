@@ -83,7 +83,7 @@ impl StoreOptions {
 /// A name that cannot be part of a file name.
 pub(crate) fn check_name(name: &str) -> Result<()> {
     if name.is_empty() || name.len() > NAME_MAX || name.contains(['/', '\0']) {
-        let what = format!("store {name:?}: a name has 1 to {NAME_MAX} bytes and no '/'");
+        let what = format!("store {name:?}: the name of a store has 1 to {NAME_MAX} bytes and no '/'");
         return Err(Error::Invalid { what });
     }
     Ok(())

@@ -149,7 +149,7 @@ impl Drop for Owner {
             return std::mem::forget(self.state.clone());
         }
         if let Err(e) = self.close() {
-            tracing::error!("{e}; changes that were not durable may be lost");
+            tracing::error!("{e}; changes without a sync may be lost");
         }
         self.state.heap.unlock();
     }

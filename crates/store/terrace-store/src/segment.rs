@@ -19,7 +19,10 @@ impl Segment {
         options.check()?;
         let made = SegmentHandles::create(&options.engine_config());
         let made = made.map_err(|source| Error::Invalid {
-            what: format!("memory of {} bytes for the store: {source}", options.memory_bytes),
+            what: format!(
+                "the store's memory of {} bytes cannot be reserved: {source}",
+                options.memory_bytes
+            ),
         })?;
         Ok(Segment(Arc::new(made)))
     }

@@ -62,9 +62,9 @@ impl Store {
             IoKind::Blocking => Arc::new(BlockingIo::default()),
             IoKind::Uring => {
                 let ring = UringIo::new();
-                Arc::new(
-                    ring.map_err(|e| Error::Invalid { what: format!("io_uring: {e}; choose blocking I/O") })?,
-                )
+                Arc::new(ring.map_err(|e| Error::Invalid {
+                    what: format!("io_uring is not available ({e}); choose blocking I/O"),
+                })?)
             }
         };
         Store::open_with(dir.as_ref(), options, segment, io)

@@ -59,7 +59,7 @@ fn one_store_has_one_server() {
     let test = TestServer::new();
     let served = test.serve(&[]);
     let socket = test.text("other");
-    refused(&["serve", "kv", "--dir", &test.text("keys"), "--unix", &socket], "end it first");
+    refused(&["serve", "kv", "--dir", &test.text("keys"), "--unix", &socket], "end that program first");
     refused(
         &["serve", "kv", "--dir", &test.text("elsewhere"), "--unix", &test.text("s")],
         "a server listens there",

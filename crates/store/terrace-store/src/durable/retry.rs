@@ -25,7 +25,7 @@ impl Retry {
         if let Err(e) = result
             && self.0.is_none()
         {
-            tracing::error!("{e}; retrying every second");
+            tracing::error!("{e}; the store tries again every second");
         }
         self.0 = result.is_err().then(Instant::now);
     }

@@ -38,7 +38,7 @@ pub(super) fn cut(
         return Ok(ContinuedLog { file: None, end, marked });
     }
     tracing::warn!(
-        "{}: the last {} bytes were not durable when the store ended; they are dropped",
+        "{}: the last {} bytes were not durable when the store ended; the store drops them",
         files.names_path.display(),
         size - end.at
     );

@@ -55,7 +55,7 @@ impl Files {
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 if rustix::fs::fstat(&heap).is_ok_and(|stat| stat.st_size > 0) {
-                    let what = format!("is missing, but {} is there", heap_path.display());
+                    let what = format!("the log of the store is missing, but {} exists", heap_path.display());
                     return Err(Error::Damaged { path: names_path, what });
                 }
                 create(&dir, &names_path, io)?
@@ -90,7 +90,10 @@ fn read_header(file: &File, path: &Path) -> Result<Header> {
     if let Some(header) = read.is_ok().then(|| Header::decode(&bytes)).flatten() {
         return Ok(header);
     }
-    Err(Error::Damaged { path: path.to_owned(), what: "has no header of a store of this version".into() })
+    Err(Error::Damaged {
+        path: path.to_owned(),
+        what: "the file is no log of a store of this version".into(),
+    })
 }
 
 /// Creates a log, durable under its name.

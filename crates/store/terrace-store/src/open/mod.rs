@@ -125,7 +125,7 @@ fn take_tail(files: &Files, tail: &Tail, io: &dyn Io) -> Result<bool> {
     let Some(left) = tail.left() else { return Ok(false) };
     if left.store != store || left.generation > generation || left.generation + 1 < generation {
         let what = format!(
-            "{}: the segment belongs to another store, or this store was opened without it; create a new segment",
+            "{}: the memory segment belongs to another store, or this store was opened without it; create a new segment",
             files.names_path.display()
         );
         return Err(Error::Invalid { what });
@@ -149,7 +149,7 @@ fn start_engine(
     tail: &Tail,
     io: Arc<dyn Io>,
 ) -> Result<(Arc<Engine>, ObjectRef, bool)> {
-    let invalid = |e: std::io::Error| Error::Invalid { what: format!("the store's engine: {e}") };
+    let invalid = |e: std::io::Error| Error::Invalid { what: format!("the store's cache cannot start: {e}") };
     let config = options.engine_config();
     let engine = Engine::start(config, segment.0.clone(), Arc::new(SystemClock), io).map_err(invalid)?;
     let stat = rustix::fs::fstat(&*files.heap);

@@ -59,7 +59,7 @@ pub(crate) fn remove_bucket(state: &StoreState, name: &str) -> Result<bool> {
     let bucket = bucket.clone();
     drop(shard);
     if let Err(e) = persist::write_out(state, &bucket) {
-        tracing::warn!("{e}; the bucket is removed anyway, and its files are not updated");
+        tracing::warn!("{e}; the bucket is removed all the same, and its last changes are not in its files");
     }
     // The turn keeps the files from being written until the bucket is gone.
     let _turn = bucket.persist().map(Persist::turn);
@@ -135,7 +135,7 @@ pub(crate) fn make_persistent(state: &StoreState, bucket: &Arc<BucketState>, dir
     let is_taken = persisting.iter().any(|other| other.persist().is_some_and(|other| other.dir() == dir));
     if is_taken || has_files {
         return invalid(format!(
-            "{}: is not empty, or another bucket's; name a directory of its own",
+            "{}: the directory is not empty, or another bucket's; name an empty directory",
             dir.display()
         ));
     }
@@ -143,7 +143,7 @@ pub(crate) fn make_persistent(state: &StoreState, bucket: &Arc<BucketState>, dir
         let tables = bucket.write_all();
         commit::Place { bucket, key: &[], hash: 0 }.check_bucket()?;
         if bucket.is_scratch() {
-            return invalid(format!("bucket {:?}: is scratch and cannot persist", bucket.name()));
+            return invalid(format!("bucket {:?}: the bucket is scratch, and cannot persist", bucket.name()));
         }
         tables.iter().flat_map(|table| table.iter()).try_for_each(|entry| file_name::check(&entry.key))?;
         let text = dir.as_os_str().as_bytes();
@@ -166,7 +166,7 @@ fn persists_in(bucket: &BucketState, dir: &Path) -> Result<bool> {
     match bucket.persist() {
         Some(persist) if persist.dir() != dir => {
             let other = persist.dir().display();
-            let what = format!("bucket {:?}: persists in {other} already", bucket.name());
+            let what = format!("bucket {:?}: the bucket persists in {other} already", bucket.name());
             Err(Error::Invalid { what })
         }
         persist => Ok(persist.is_some()),
@@ -186,11 +186,14 @@ pub(crate) fn make_scratch(state: &StoreState, bucket: &BucketState) -> Result<(
             return Ok(());
         }
         if bucket.persist().is_some() {
-            let what = format!("bucket {:?}: persists and cannot become scratch", bucket.name());
+            let what = format!("bucket {:?}: the bucket persists, and cannot become scratch", bucket.name());
             return Err(Error::Invalid { what });
         }
         if tables.iter().any(|table| !table.is_empty()) {
-            let what = format!("bucket {:?}: has blobs; clear it before it becomes scratch", bucket.name());
+            let what = format!(
+                "bucket {:?}: the bucket has blobs; clear it before it becomes scratch",
+                bucket.name()
+            );
             return Err(Error::Invalid { what });
         }
         let record = Record::Trait { bucket: bucket.id, kind: TRAIT_SCRATCH, text: &[] };

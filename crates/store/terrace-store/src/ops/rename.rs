@@ -142,7 +142,7 @@ fn check_kinds(bucket: &BucketState, to_bucket: &BucketState) -> Result<()> {
     if bucket.is_scratch() == to_bucket.is_scratch() {
         return Ok(());
     }
-    let what = "a blob cannot move between a scratch bucket and one that is kept; get it and put it".into();
+    let what = "a blob cannot move between a scratch bucket and a kept one; get the blob and put it".into();
     Err(Error::Invalid { what })
 }
 
