@@ -31,7 +31,7 @@ fn wrong_settings_are_one_line() {
     std::fs::set_permissions(&password, std::fs::Permissions::from_mode(0o600)).unwrap();
     kv(&["--bind", "192.0.2.1", "--password-file", &test.text("password")], "an address of this machine");
     kv(&["--port", "1", "--memcached", "1"], "a port of its own");
-    kv(&["--cluster", &map, "--port", "1"], "slot 2 is given to no node");
+    kv(&["--cluster", &map, "--port", "1"], "no node has slot 2");
     kv(&["--cluster", &map, "--unix", &test.text("s")], "--port");
     kv(&["--memory", "1KiB"], "--memory");
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

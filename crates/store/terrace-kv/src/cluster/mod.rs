@@ -98,7 +98,7 @@ impl Cluster {
             [one] => Some(one),
             _ => candidates.into_iter().find(|at| nodes[*at].host == host),
         };
-        let own = own.ok_or_else(|| BadMap(format!("no node has host {host} and port {port}")))?;
+        let own = own.ok_or_else(|| BadMap(format!("no node of the map has host {host} and port {port}")))?;
         Ok(Cluster { nodes, own, owners })
     }
 
@@ -149,7 +149,7 @@ fn node(entry: NodeEntry) -> Result<Node, BadMap> {
     let NodeEntry { host, port, slots } = entry;
     let slots = slots.iter().map(|text| slots_of(text)).collect::<Result<Vec<_>, _>>()?;
     if host.is_empty() || host.contains(char::is_whitespace) {
-        return Err(BadMap(format!("{host:?} is no host")));
+        return Err(BadMap(format!("host = {host:?} is no name of a host")));
     }
     Ok(Node { id: id_of(&host, port), host, port, slots })
 }
@@ -180,13 +180,13 @@ fn owners_of(nodes: &[Node]) -> Result<Vec<u16>, BadMap> {
     for (at, node) in nodes.iter().enumerate() {
         for slot in node.slots.iter().flat_map(Clone::clone) {
             if owners[usize::from(slot)].replace(at as u16).is_some() {
-                return Err(BadMap(format!("slot {slot} is given twice")));
+                return Err(BadMap(format!("two nodes have slot {slot}")));
             }
         }
     }
     let missing = owners.iter().position(Option::is_none);
     match missing {
-        Some(slot) => Err(BadMap(format!("slot {slot} is given to no node"))),
+        Some(slot) => Err(BadMap(format!("no node has slot {slot}"))),
         None => Ok(owners.into_iter().flatten().collect()),
     }
 }
@@ -227,10 +227,13 @@ mod tests {
     #[test]
     fn maps_with_errors_are_refused() {
         let refused = |text: &str| Cluster::parse(text, "127.0.0.1", 7001).unwrap_err().0;
-        assert_eq!(refused(&MAP.replace("8192-16382", "8193-16382")), "slot 8192 is given to no node");
-        assert_eq!(refused(&MAP.replace("8192-16382", "8191-16382")), "slot 8191 is given twice");
+        assert_eq!(refused(&MAP.replace("8192-16382", "8193-16382")), "no node has slot 8192");
+        assert_eq!(refused(&MAP.replace("8192-16382", "8191-16382")), "two nodes have slot 8191");
         assert!(refused(&MAP.replace("16383", "16384")).contains("no range of slots"));
-        assert_eq!(refused(&MAP.replace("7001", "7009")), "no node has host 127.0.0.1 and port 7001");
+        assert_eq!(
+            refused(&MAP.replace("7001", "7009")),
+            "no node of the map has host 127.0.0.1 and port 7001"
+        );
         assert!(refused("[[node]]\nname = 1").contains("unknown field"));
     }
 }

@@ -71,7 +71,7 @@ pub(crate) fn run(
         name => is_of_a_browser(name).then_some("HTTP"),
     };
     if let Some(spoken) = spoken {
-        tracing::warn!("client {} is closed: it uses {spoken}", session.client.address);
+        tracing::warn!("client {} is closed: it speaks {spoken}", session.client.address);
         server.counters.closed.fetch_add(1, Ordering::Relaxed);
         session.closes = true;
         return false;

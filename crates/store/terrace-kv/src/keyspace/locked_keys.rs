@@ -92,7 +92,7 @@ impl<'a> LockedKeys<'a> {
             Err(err) => {
                 // The store logs failing syncs itself, and many keys may expire while they fail.
                 if !matches!(err, Refusal::Store(BlobError::NotDurable(_))) {
-                    tracing::warn!("cannot remove an expired key: {err}");
+                    tracing::warn!("an expired key cannot be removed: {err}");
                 }
                 self.keyspace.deadlines.note_incomplete();
             }
@@ -440,7 +440,9 @@ impl<'a> LockedKeys<'a> {
     /// Cleans pieces. The change itself is already written, so the next change retries after a failure.
     fn clean<C: Collection>(&self, key: &[u8], word: Word, content: &mut C, chain: &mut SegmentList) {
         if let Err(err) = segments::clean(self.blobs(), (key, word), content, chain) {
-            tracing::warn!("cannot clean the dead records of a collection: {err}");
+            tracing::warn!(
+                "dead records of a collection cannot be removed, and are tried again at its next change: {err}"
+            );
         }
     }
 

@@ -192,7 +192,9 @@ impl SegmentList {
 
     fn read_piece(&self, blobs: &dyn Blobs, number: u64, bytes: &mut Vec<u8>) -> Result<()> {
         let found = blobs.get(pieces_of(self.db), &key_of(self.head.id, number), bytes)?;
-        found.map(drop).ok_or_else(|| BlobError::Failed("a piece of a collection is missing".to_owned()))
+        found.map(drop).ok_or_else(|| {
+            BlobError::Failed("a part of this key's value is missing; delete the key".to_owned())
+        })
     }
 
     /// Removes the first piece, of `bytes` bytes, which has no live records.

@@ -46,7 +46,7 @@ fn without<T>(
     let changed = change();
     let tidied = if changed.is_ok() { chain.remove(blobs) } else { chain.forget_note(blobs) };
     if let Err(err) = tidied {
-        tracing::warn!("cannot remove the pieces of a collection before the next start: {err}");
+        tracing::warn!("pieces of a removed collection take space until the next start: {err}");
     }
     changed
 }
@@ -122,7 +122,7 @@ fn with_new_chain(
     let named = filled.and_then(|()| name(&chain.head()));
     let tidied = if named.is_ok() { chain.forget_note(blobs) } else { chain.remove(blobs) };
     if let Err(err) = tidied {
-        tracing::warn!("cannot remove the note of a collection's pieces before the next start: {err}");
+        tracing::warn!("the note of a collection's pieces stays until the next start: {err}");
     }
     named.map(|()| chain)
 }
@@ -191,7 +191,8 @@ fn clean_first<C: Collection>(
         }
         at += bytes;
     });
-    walked.map_err(|_| BlobError::Failed("a piece of a collection is damaged".to_owned()))?;
+    walked
+        .map_err(|_| BlobError::Failed("a part of this key's value is damaged; delete the key".to_owned()))?;
     debug_assert!(dead_records.next().is_none(), "each place that was noted is a record's");
     debug_assert_eq!(places(content, &live), left, "what is not noted counts");
     if !live.is_empty() {

@@ -74,7 +74,9 @@ impl Keyspace {
     pub(crate) fn new(blobs: Arc<dyn Blobs>, decoded_max: usize, clock: Clock) -> Keyspace {
         for db in 0..DATABASES {
             if let Err(err) = segment_list::recover(&*blobs, db) {
-                tracing::warn!("cannot recover the collections of database {db} after a crash: {err}");
+                tracing::warn!(
+                    "collections of database {db} cannot be cleaned after a crash, and take more space: {err}"
+                );
             }
         }
         Keyspace {

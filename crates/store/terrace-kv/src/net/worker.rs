@@ -114,7 +114,7 @@ impl Worker {
             if let Err(err) = self.wait(&mut events, timeout)
                 && err.kind() != io::ErrorKind::Interrupted
             {
-                tracing::error!("epoll_wait: {err}");
+                tracing::error!("clients cannot be waited for (epoll_wait): {err}");
                 std::thread::sleep(ACCEPT_AGAIN);
             }
             let mut accepts = std::mem::take(&mut self.accept_again);
@@ -209,7 +209,7 @@ impl Worker {
     fn sync_for(&mut self, writers: &[usize]) {
         let Err(err) = self.server.keyspace.blobs().end_batch() else { return };
         if self.server.config.durability != Durability::Always {
-            tracing::error!("{} clients get errors, their changes may be lost: {err}", writers.len());
+            tracing::error!("{} clients get errors, because their changes may be lost: {err}", writers.len());
             let refused = BlobError::NotDurable(format!("the change may be lost: {err}"));
             for at in writers {
                 if let Some(connection) = self.connections.get_mut(at) {
@@ -218,7 +218,7 @@ impl Worker {
             }
             return;
         }
-        tracing::error!("{} clients are closed, their changes may be lost: {err}", writers.len());
+        tracing::error!("{} clients are closed, because their changes may be lost: {err}", writers.len());
         for at in writers {
             if let Some(connection) = self.connections.get_mut(at) {
                 connection.forget_replies();
@@ -243,7 +243,7 @@ impl Worker {
                     ready.push(at);
                 }
                 Err(err) => {
-                    tracing::warn!("a client cannot be served: {err}");
+                    tracing::warn!("a client cannot be served, and is closed: {err}");
                     connection.end(&self.server);
                 }
             }
@@ -292,7 +292,7 @@ impl Worker {
                 Ok(true) => self.threads.seen_on(self.number, there),
                 Ok(false) => {}
                 Err(err) => {
-                    tracing::info!("cannot move a thread to the processor of its client: {err}");
+                    tracing::info!("a thread cannot move to the processor of its client: {err}");
                     self.sample_interval.end();
                 }
             }
@@ -305,7 +305,7 @@ impl Worker {
         let left = match connection.stream_mut().deregister(self.poll.registry()) {
             Ok(()) => self.threads.inbox(number).take_over(connection),
             Err(err) => {
-                tracing::warn!("a client cannot be served by another thread: {err}");
+                tracing::warn!("a client cannot move to another thread, and is closed: {err}");
                 Some(connection)
             }
         };
@@ -326,7 +326,9 @@ impl Worker {
                     Err(err) if err.kind() == io::ErrorKind::ConnectionAborted => {}
                     Err(err) => {
                         // Descriptors have run out for a while. No event reports the end of that.
-                        tracing::warn!("cannot accept a client: {err}");
+                        tracing::warn!(
+                            "no client is accepted for now ({err}): raise the limit of open files"
+                        );
                         self.accept_again = true;
                         break;
                     }
