@@ -47,7 +47,7 @@ fn told_if_more_than_all(bytes: u64, memory: Size) -> Option<String> {
     (bytes < memory.0.saturating_add(OWN_NEED)).then(|| {
         let (has, fits) = (human(bytes), Size(bytes.saturating_sub(OWN_NEED) / MIB * MIB));
         format!(
-            "this machine has {has} of memory, and --memory is {memory}: the cache stays smaller; leave it out, or lower it below {fits}"
+            "this machine has {has} of memory, and --memory is {memory}: the cache stays smaller; leave --memory out, or lower it below {fits}"
         )
     })
 }

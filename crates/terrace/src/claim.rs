@@ -80,7 +80,7 @@ impl Claim {
             }
             if is_silent && began.elapsed() > SILENT_FOR {
                 terrace_output::error_line!(
-                    "terrace: {}: waiting for the unmount of another instance",
+                    "terrace: {}: waiting for the unmount of another terrace of this directory",
                     src.display()
                 );
                 is_silent = false;
@@ -255,10 +255,10 @@ impl Other {
                 false => holders::told(&seen),
             };
             let why = format!("terrace (pid {}) serves {served}, not mounted here, for {by}", info.pid);
-            return Failure::new(name, why, "end these and repeat");
+            return Failure::new(name, why, "end these programs, then repeat");
         }
         let why = format!("terrace serves {served} at {mnt} (pid {})", info.pid);
-        Failure::new(name, why, format!("use {mnt}, or end that with `terrace umount {mnt}`"))
+        Failure::new(name, why, format!("use {mnt}, or end that mount with `terrace umount {mnt}`"))
     }
 }
 

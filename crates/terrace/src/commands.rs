@@ -31,7 +31,7 @@ const BUSY_PAUSE: Duration = Duration::from_millis(30);
 
 pub(crate) fn sync(mnt: &Path) -> Result<ExitCode> {
     let (instance, _) = find(mnt)?;
-    let cure = "make room in the source or see to its device; the data stays in memory and is tried again";
+    let cure = "the data stay in memory, and terrace writes them again; free space in the source or check its storage";
     ask(&instance, Sync {}).map_err(|no| Failure::new(mnt.display(), no, cure))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -94,7 +94,7 @@ fn is_elsewhere(info: &Info) -> bool {
 /// Unmounts a copy of a mount: a bind mount, or one in another mount namespace. The instance goes on while
 /// other copies exist.
 fn unmount_copy(path: &Path, instance: &Instance) -> Result<()> {
-    let cure = "make room in the source or see to its device; nothing was unmounted";
+    let cure = "nothing was unmounted; free space in the source or check its storage, then repeat";
     ask(instance, Sync {}).map_err(|no| Failure::new(path.display(), no, cure))?;
     let dev = mounts::device_at(path);
     mounts::unmount(path, How::Unused).map_err(|err| not_ended(path, err))?;
@@ -109,7 +109,7 @@ fn detach(args: &cli::Umount) -> Result<ExitCode> {
         return Err(not_served(&path));
     }
     let how = if args.force { How::Forced { lazy: args.lazy } } else { How::Lazy };
-    mounts::unmount(&path, how).map_err(|err| not_unmounted(&path, &reason(err)))?;
+    mounts::unmount(&path, how).map_err(|err| not_ended(&path, err))?;
     utab::forget(&path);
     Ok(ExitCode::SUCCESS)
 }
@@ -128,7 +128,7 @@ fn stop(mnt: &Path, instance: &Instance) -> Result<()> {
             // Another command has stopped the instance.
             ErrorCode::Silent if mounts::at(mnt).is_none_or(|entry| entry.fstype != mounts::FSTYPE) => break,
             _ => {
-                let cure = "nothing was unmounted; fix that and repeat, or discard the data with `umount -f`";
+                let cure = "nothing was unmounted; remove this cause and repeat, or discard the unwritten data with `umount -f`";
                 return Err(Failure::new(mnt.display(), no, cure));
             }
         }
@@ -150,18 +150,18 @@ fn finish(mnt: &Path, instance: &Instance, dev: Option<(u32, u32)>) -> Result<()
                 ours.map(|entry| format!("the mount {}", entry.point.display())).collect();
             let by = if ours.is_empty() { holders::told(&seen) } else { ours.join(", ") };
             terrace_output::error_line!(
-                "terrace: {name}: unmounted here, and all is written; its daemon serves {by}"
+                "terrace: {name}: unmounted here, and all data are written; its daemon still serves {by}"
             );
             return Ok(());
         }
         if start.elapsed() > END_WITHIN {
-            let cure = format!("see {}", instance.log().display());
-            return Err(Failure::new(name, "it is unmounted, but its daemon still writes back", cure));
+            let why = "it is unmounted, but its daemon still writes data to the source";
+            return Err(Failure::new(name, why, instance.see_log()));
         }
     }
     // The instance's directory stays, so that the next `terrace mount` reports the loss as well.
-    let lost = data_loss::by(instance).map(|lost| (lost, "see to the source".to_owned()));
-    let died = || Some((data_loss::by_dying(instance)?, format!("see {}", instance.log().display())));
+    let lost = data_loss::by(instance).map(|lost| (lost, "check the source and its storage".to_owned()));
+    let died = || Some((data_loss::by_dying(instance)?, instance.see_log()));
     lost.or_else(died).map_or(Ok(()), |(why, cure)| {
         let cure = format!("what fsync acknowledged is safe; {cure}");
         Err(Failure::new(name, format!("unmounted, but {why}"), cure))
@@ -189,18 +189,18 @@ fn unknown(mnt: &Path, not_found: Failure) -> Failure {
             Failure::new(mnt.display(), why, "unmount it as that user or as root; nothing was unmounted")
         }
         _ => {
-            let why = "no record of its instance is found: its data may be unwritten";
-            let cure = "repeat it with the XDG_RUNTIME_DIR of its mount, or detach it unwritten with `terrace umount -l`";
+            let why = "the record of its instance is missing: written data may not be in the source";
+            let cure = "repeat it with the XDG_RUNTIME_DIR of its mount, or detach it, possibly with unwritten data, with `terrace umount -l`";
             Failure::new(mnt.display(), why, cure)
         }
     }
 }
 
-/// Why a copy of a mount was not unmounted.
+/// Why the system did not unmount a mount.
 fn not_ended(mnt: &Path, err: std::io::Error) -> Failure {
     match err.raw_os_error() == Some(libc::EBUSY) {
         true => not_unmounted(mnt, "the mount is in use"),
-        false => Failure::new(mnt.display(), reason(err), "unmount it as root; nothing was unmounted"),
+        false => Failure::new(mnt.display(), reason(err), "nothing was unmounted; repeat as root"),
     }
 }
 
@@ -208,7 +208,8 @@ fn not_unmounted(mnt: &Path, why: &str) -> Failure {
     let mounted: Vec<String> =
         mounts::below(mnt).iter().map(|e| format!("the mount {}", e.point.display())).collect();
     let who = if mounted.is_empty() { holders::told(&holders::of(mnt)) } else { mounted.join(", ") };
-    Failure::new(mnt.display(), format!("{why} by {who}"), "end these and repeat; nothing was unmounted")
+    let cure = "nothing was unmounted; end these processes or unmount these mounts, then repeat";
+    Failure::new(mnt.display(), format!("{why} by {who}"), cure)
 }
 
 /// Waits for the end of an instance; false after `within`.
@@ -238,7 +239,7 @@ pub(crate) fn find(mnt: &Path) -> Result<(Instance, Info)> {
     let name = mnt.display();
     if instance::is_dead_at(&path) {
         let cure = format!("clear it with `terrace umount {name}` or mount again");
-        return Err(Failure::new(name, "its daemon died, with its supervisor", cure));
+        return Err(Failure::new(name, "the daemon and the supervisor of this mount are dead", cure));
     }
     instance::serving(&path).ok_or_else(|| not_served(mnt))
 }
@@ -249,12 +250,16 @@ fn not_served(mnt: &Path) -> Failure {
 }
 
 fn missing(mnt: &Path, err: &std::io::Error) -> Failure {
-    let err = std::io::Error::from(err.kind());
-    Failure::new(mnt.display(), reason(err), "name the directory where terrace is mounted")
+    let why = match (err.kind(), err.raw_os_error()) {
+        (std::io::ErrorKind::NotFound, _) => "the directory does not exist".to_owned(),
+        (_, Some(errno)) => reason(std::io::Error::from_raw_os_error(errno)),
+        (kind, None) => kind.to_string(),
+    };
+    Failure::new(mnt.display(), why, "name the directory where terrace is mounted")
 }
 
 fn asked<C: Command>(mnt: &Path, instance: &Instance, command: C) -> Result<C::Reply> {
-    ask(instance, command).map_err(|no| Failure::new(mnt.display(), no, "see `terrace stat` and the log"))
+    ask(instance, command).map_err(|no| Failure::new(mnt.display(), no, instance.see_log()))
 }
 
 /// Sends a command, and repeats it if the daemon died during it: the supervisor starts another.
@@ -281,6 +286,7 @@ pub(crate) fn json(value: &impl Serialize) -> String {
 
 /// Prints to standard output. False: the reader has closed the pipe, which is no failure.
 pub(crate) fn print(text: &str) -> Result<bool> {
-    terrace_output::put(text)
-        .map_err(|err| Failure::new("standard output", reason(err), "make room, or write it elsewhere"))
+    terrace_output::put(text).map_err(|err| {
+        Failure::new("standard output", reason(err), "free space there, or direct the output to another file")
+    })
 }

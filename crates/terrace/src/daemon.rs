@@ -122,7 +122,7 @@ fn live(shared: &mut Shared, recovering: bool, recorded: Sender<Sender<()>>) -> 
             0
         }
         Ok(Served::Lost(line)) => {
-            let cure = "what fsync acknowledged is safe; see to the source";
+            let cure = "what fsync acknowledged is safe; check the source and its storage";
             let failure = Failure::new(shared.place.src.display(), line, cure);
             shared.to_supervisor.say(&format!("failed {failure}"));
             EXIT_LOST
@@ -138,10 +138,10 @@ fn live(shared: &mut Shared, recovering: bool, recorded: Sender<Sender<()>>) -> 
 /// Serves from start to unmount.
 fn serve(shared: &mut Shared, recovering: bool, recorded: Sender<Sender<()>>) -> Result<Served> {
     let mut orphan_fds = match recovering {
-        true => OrphanFds::find(shared).map_err(|err| cannot("tables", err))?,
+        true => OrphanFds::find(shared).map_err(no_descriptors)?,
         false => OrphanFds::default(),
     };
-    orphan_fds.finish_writes().map_err(|err| cannot("rings", err))?;
+    orphan_fds.finish_writes().map_err(no_rings)?;
     let mut guard = Guard::new(&shared.shortage, shared.memory.limit(&shared.config));
     if recovering {
         guard.make_room(&shared.memory);
@@ -149,33 +149,33 @@ fn serve(shared: &mut Shared, recovering: bool, recorded: Sender<Sender<()>>) ->
     }
     // 1. The engine and the namespace over the inherited memory and descriptors.
     let engine = engine::start(&shared.config, &shared.memory, &shared.tier.held, &shared.instance)
-        .map_err(|err| cannot("engine", err))?;
+        .map_err(no_cache)?;
     guard.look(&engine, &shared.memory);
     let taken_over = recovering.then(|| orphan_fds.named());
-    let front = front::connect(shared, &engine, taken_over).map_err(|err| cannot("mount", err))?;
+    let front = front::connect(shared, &engine, taken_over).map_err(no_mount)?;
     // 2. Threads that answer requests.
-    engine.serve().map_err(|err| cannot("engine", err))?;
+    engine.serve().map_err(no_cache)?;
     replay::before_serving(&engine, shared.place.src_fd.as_fd(), recovering)?;
     let control = Arc::new(Server::default());
     let stopper = Arc::new(Stopper::new(engine.clone(), shared, &front));
     let (begun, serves) = std::sync::mpsc::channel();
     let tiers = Arc::new(Live::new(engine.clone(), shared));
-    tiers.clone().try_stores_again().map_err(|err| cannot("threads", err))?;
+    tiers.clone().try_stores_again().map_err(no_threads)?;
     let also = (front.leases(), tiers);
     let answers = answers::Answers::new(engine.clone(), stopper.clone(), guard.shown(), shared, also);
     let answers = Arc::new(answers);
     let threads =
         start_threads(shared, &engine, (&control, answers), &stopper, orphan_fds, (serves, recorded));
-    threads.map_err(|err| cannot("threads", err))?;
-    guard.start(&engine, shared).map_err(|err| cannot("threads", err))?;
+    threads.map_err(no_threads)?;
+    guard.start(&engine, shared).map_err(no_threads)?;
     if let Some(schedule) = shared.schedule.take() {
-        front.follow(&engine, &schedule).map_err(|err| cannot("threads", err))?;
+        front.follow(&engine, &schedule).map_err(no_threads)?;
     }
     // 3. The front, until the mount is gone or a stop is requested. If it fails, the next terraced gets the
     //   unwritten data.
     if let Err(err) = front.run(|| begun.send(()).unwrap_or_default()) {
         let _ = engine.flush_all(true);
-        return Err(cannot("mount", err));
+        return Err(no_mount(err));
     }
     // 4. The last writes: the unmount makes the kernel write its dirty pages.
     let written = stopper.write_the_rest();
@@ -186,7 +186,7 @@ fn serve(shared: &mut Shared, recovering: bool, recorded: Sender<Sender<()>>) ->
             let why = reason(err);
             let unwritten = record::now(&engine, &record::root(shared));
             data_loss::note_refusal(&shared.instance, &why);
-            Served::Lost(format!("{}: lost: {why}", data_loss::described(&unwritten)))
+            Served::Lost(format!("{}: the source refuses it: {why}", data_loss::described(&unwritten)))
         }
     };
     control.finish(ANSWER_WITHIN);
@@ -211,7 +211,7 @@ fn start_threads(
     let (preload, preload_engine) = (shared.preload.try_clone()?, engine.clone());
     thread("preload", move || {
         if let Err(err) = preload_engine.serve_preload(&preload) {
-            tracing::error!("preload path: {err}; programs continue on the mount path");
+            tracing::error!("the preload path ends ({err}); programs continue on the slower mount path");
         }
     })?;
     let signalled = stopper.clone();
@@ -232,7 +232,9 @@ fn start_threads(
             return; // The front has failed.
         }
         if let Err(err) = reserve::keep() {
-            tracing::warn!("cannot reserve descriptors: {err}; a restarted terraced may lack some");
+            tracing::warn!(
+                "no descriptors are reserved for a restart ({err}); a restarted terraced may lack some: raise the limit of open files"
+            );
         }
         to_supervisor.say("ready");
         wait_for_byte(&go);
@@ -257,6 +259,26 @@ fn clean_up_for_dead_supervisor(shared: &Shared) {
     }
 }
 
+fn no_descriptors(err: std::io::Error) -> Failure {
+    cannot("descriptors of the dead daemon cannot be listed", err)
+}
+
+fn no_rings(err: std::io::Error) -> Failure {
+    cannot("rings of the dead daemon cannot be read", err)
+}
+
+fn no_cache(err: std::io::Error) -> Failure {
+    cannot("the cache cannot start", err)
+}
+
+fn no_mount(err: std::io::Error) -> Failure {
+    cannot("the mount cannot be served", err)
+}
+
+fn no_threads(err: std::io::Error) -> Failure {
+    cannot("threads of the daemon cannot start", err)
+}
+
 fn cannot(what: &str, err: std::io::Error) -> Failure {
-    Failure::new(what, reason(err), "see the log, and try again with --foreground")
+    Failure::new(what, reason(err), "`terrace mount --foreground` shows all messages")
 }

@@ -90,7 +90,10 @@ pub(crate) fn clear(mnt: &Path, out: &mut dyn Write) -> Result<()> {
     let mut dead = instance::recorded_at(mnt);
     dead.retain(|(instance, _)| !instance.is_alive());
     if dead.is_empty() && instance::is_dead_at(mnt) {
-        let _ = writeln!(out, "terrace: {name}: the previous instance died and left no record");
+        let _ = writeln!(
+            out,
+            "terrace: {name}: the previous instance died and left no record: what programs wrote without fsync may be lost"
+        );
     }
     // Mounts can be stacked: a dead one may lie below.
     while instance::is_dead_at(mnt) {

@@ -124,7 +124,9 @@ fn io_of(kind: IoKind) -> Arc<dyn Io> {
     if kind == IoKind::Uring {
         match UringIo::new() {
             Ok(uring) => return Arc::new(uring),
-            Err(err) => tracing::warn!("io_uring: {err}; using blocking calls"),
+            Err(err) => tracing::warn!(
+                "io_uring is not available ({err}); terrace uses blocking calls, with less parallel throughput"
+            ),
         }
     }
     Arc::new(BlockingIo::default())

@@ -111,7 +111,7 @@ fn converse(mut stream: TcpStream, answer: &dyn Fn(&str) -> Page) -> io::Result<
             )
         }
         ("GET" | "HEAD", true) => answer(path),
-        ("GET" | "HEAD", false) => Page::error("400 Bad Request", "this is no request"),
+        ("GET" | "HEAD", false) => Page::error("400 Bad Request", "the request's target is no path"),
         _ => Page::error("405 Method Not Allowed", "only GET and HEAD are answered"),
     };
     let mut out = format!(

@@ -74,7 +74,7 @@ impl Instance {
         }
         Err(match why {
             Some((parent, err)) => {
-                Failure::new(parent.display(), reason(err), "make room there, writable for this user")
+                Failure::new(parent.display(), reason(err), "free space there, and let this user write there")
             }
             None => Failure::new(
                 "runtime directory",
@@ -128,6 +128,15 @@ impl Instance {
 
     pub(crate) fn log(&self) -> PathBuf {
         self.path("terraced.log")
+    }
+
+    /// Cure of a failure that the log explains. An instance in the foreground logs to its standard error.
+    pub(crate) fn see_log(&self) -> String {
+        let log = self.log();
+        match log.exists() {
+            true => format!("see the log {}", log.display()),
+            false => "see the log on the standard error of its process, or in its unit's journal".to_owned(),
+        }
     }
 
     /// Description of the instance; none while it starts.

@@ -48,15 +48,15 @@ fn told(report: &LruReport) -> String {
 }
 
 fn ask<C: Command>(mnt: &Path, instance: &Instance, command: C) -> Result<C::Reply> {
-    commands::ask(instance, command).map_err(|no| Failure::new(mnt.display(), &no, cure(&no)))
+    commands::ask(instance, command).map_err(|no| Failure::new(mnt.display(), &no, cure(&no, instance)))
 }
 
-fn cure(no: &CommandError) -> &'static str {
+fn cure(no: &CommandError, instance: &Instance) -> String {
     match no.code {
-        ErrorCode::NoGenerations => "mount with a policy that has them: strata or mglru-fg",
+        ErrorCode::NoGenerations => "mount with a policy that has them: strata or mglru-fg".to_owned(),
         ErrorCode::Refused => {
-            "`terrace lru MNT` lists the generations; name an older one, or open more with --age"
+            "`terrace lru MNT` lists the generations; name an older one, or open more with --age".to_owned()
         }
-        _ => "see `terrace stat` and the log",
+        _ => instance.see_log(),
     }
 }

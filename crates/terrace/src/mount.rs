@@ -72,9 +72,9 @@ fn remount(mnt: &Path, options: &Options) -> Result<ExitCode> {
     let name = mnt.display();
     let fail = |err: std::io::Error| match err.raw_os_error() {
         Some(libc::EBUSY) => {
-            Failure::new(&name, "programs have files open for writing", "close these, and repeat")
+            Failure::new(&name, "programs have files open for writing", "close these files, then repeat")
         }
-        _ => Failure::new(&name, reason(err), "remount as root, and only mounts of terrace"),
+        _ => Failure::new(&name, reason(err), "remount as root; only mounts of terrace can be remounted"),
     };
     let path = mountpoint::absolute(mnt).map_err(fail)?;
     if mounts::at(&path).is_none_or(|entry| entry.fstype != mounts::FSTYPE) {

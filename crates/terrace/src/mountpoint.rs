@@ -114,7 +114,7 @@ fn source(src: &Path) -> Result<(PathBuf, OwnedFd, u32)> {
     let name = &src.display();
     let path = src.canonicalize().map_err(|err| match err.kind() {
         std::io::ErrorKind::NotFound => {
-            Failure::new(name, "the source does not exist", "name a directory that does")
+            Failure::new(name, "the source does not exist", "name a directory that exists")
         }
         _ if is_not_connected(&err) => {
             let cure = format!("clear it with `terrace umount {name}`");
@@ -188,7 +188,7 @@ fn apart(table: &[Entry], src: &Path, mnt: &Path) -> Result<()> {
         Some(source.0.dev == point.0.dev && source.1 != point.1 && point.1.starts_with(&source.1))
     };
     let why = match () {
-        () if src == mnt => "is source and mount point at once",
+        () if src == mnt => "it is the source and the mount point at once",
         () if mnt.starts_with(src) => "the mount point is inside the source",
         () if src.starts_with(mnt) => "the source is inside the mount point",
         () if is_bound_inside() == Some(true) => "the mount point is inside the source, by a bind mount",
@@ -205,7 +205,7 @@ fn holds_no_mount(table: &[Entry], src: &Path) -> Result<()> {
     let Some(inner) = table.iter().find(is_inside) else { return Ok(()) };
     let point = inner.point.display();
     let why = format!("terrace is mounted inside the source, at {point}");
-    let cure = format!("name a directory beside it, or end that with `terrace umount {point}`");
+    let cure = format!("name a directory beside it, or end that mount with `terrace umount {point}`");
     Err(Failure::new(src.display(), why, cure))
 }
 
@@ -239,7 +239,7 @@ fn unmounted(mnt: &Path) -> Result<()> {
     let Some(entry) = mounts::at(mnt).filter(|entry| entry.fstype != AUTOMOUNT) else { return Ok(()) };
     if entry.fstype == FSTYPE {
         let why = format!("terrace already serves {} here", entry.source().display());
-        return Err(Failure::new(name, why, format!("end that with `terrace umount {name}`")));
+        return Err(Failure::new(name, why, format!("end that mount with `terrace umount {name}`")));
     }
     let why = format!("the mount point is busy: {} is mounted here", entry.fstype);
     Err(Failure::new(name, why, "name an empty directory, or one below it"))
@@ -308,7 +308,7 @@ mod tests {
         std::fs::create_dir(&inner).unwrap();
         assert!(refusal(src.path(), &inner).contains("the mount point is inside the source"));
         assert!(refusal(&inner, src.path()).contains("the source is inside the mount point"));
-        assert!(refusal(src.path(), src.path()).contains("source and mount point at once"));
+        assert!(refusal(src.path(), src.path()).contains("the source and the mount point at once"));
     }
 
     #[test]

@@ -15,7 +15,7 @@ const THREADS_SHOWN: usize = 30;
 /// Shows nodes, threads and moves.
 pub(crate) fn numa(args: &cli::NumaArgs) -> Result<ExitCode> {
     let (instance, info) = commands::find(&args.mnt)?;
-    let refused = |no| Failure::new(args.mnt.display(), no, "see `terrace stat` and the log");
+    let refused = |no| Failure::new(args.mnt.display(), no, instance.see_log());
     let numa = *commands::ask(&instance, control::Numa {}).map_err(refused)?.numa;
     let text = match args.json {
         true => commands::json(&NumaReport { numa, mnt: info.mnt }),
@@ -27,7 +27,7 @@ pub(crate) fn numa(args: &cli::NumaArgs) -> Result<ExitCode> {
 
 fn told(numa: &Numa) -> String {
     if numa.nodes.len() < 2 {
-        return "one memory node: there is nothing to place\n".into();
+        return "this machine has one memory node: there is nothing to place\n".into();
     }
     let mut out = nodes(numa);
     if numa.stale {
@@ -39,11 +39,11 @@ fn told(numa: &Numa) -> String {
     }
     if numa.frame_bytes_to_move > 0 {
         let mib = numa.frame_bytes_to_move >> 20;
-        let _ = writeln!(out, "{mib} MiB of frames to the nodes of their readers: moved, not copied");
+        let _ = writeln!(out, "{mib} MiB of frames are to move to the nodes of their readers");
     }
     let state = match numa.mode {
-        NumaMode::Off => "nothing is moved: begin with `--numa auto` for that",
-        NumaMode::Show => "nothing is moved: this is `--numa show`",
+        NumaMode::Off => "nothing is moved: `--numa auto` at the mount moves threads and frames",
+        NumaMode::Show => "nothing is moved: the mount has `--numa show`",
         NumaMode::Auto if numa.moves.is_empty() => "no thread needs to move, or none may",
         NumaMode::Auto => "threads are moved each second",
     };
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn one_node_has_nothing_to_place() {
         let numa = Numa { nodes: vec![node(0)], ..Numa::default() };
-        assert_eq!(told(&numa), "one memory node: there is nothing to place\n");
+        assert_eq!(told(&numa), "this machine has one memory node: there is nothing to place\n");
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub(crate) fn recover(args: &cli::Recover) -> Result<ExitCode> {
     let look = target::look_unused(path).map_err(|err| tier::refused(&err))?;
     let superblock = target::tier_of(path, look.found.clone()).map_err(|err| tier::refused(&err))?;
     if superblock.undestaged != UndestagedMark::Perhaps {
-        commands::print(&format!("{}: its source has everything\n", path.display()))?;
+        commands::print(&format!("{}: its source has all data of the tier\n", path.display()))?;
         return Ok(ExitCode::SUCCESS);
     }
     let undestaged = look.scan(&superblock).map_err(|err| cannot(path, err))?.undestaged;
@@ -44,7 +44,7 @@ pub(crate) fn recover(args: &cli::Recover) -> Result<ExitCode> {
 }
 
 fn cannot(path: &Path, err: std::io::Error) -> Failure {
-    Failure::new(path.display(), reason(err), "see that the device works, and try again")
+    Failure::new(path.display(), reason(err), "check the device of the tier, then repeat")
 }
 
 /// Opens the source of the tier.
@@ -64,15 +64,17 @@ fn show(path: &Path, superblock: &Superblock, undestaged: &Undestaged) -> Result
     for (file, pages) in files {
         let (name, _) = found.take(*file);
         let bytes = pages.pages.len() as u64 * PAGE;
-        let doubt = if pages.doubtful { ", perhaps written to it already" } else { "" };
+        let doubt = if pages.doubtful { ", perhaps in this file already" } else { "" };
         page += &format!("{:>12}  {name}{doubt}\n", Size(bytes).to_string());
     }
     if undestaged.hidden || undestaged.damaged > 0 {
-        page +=
-            &format!("keys are damaged, and {} pages: there may have been more data\n", undestaged.damaged);
+        page += &format!(
+            "keys of the tier and {} pages are damaged: more synced data may be lost\n",
+            undestaged.damaged
+        );
     }
     if undestaged.files.is_empty() {
-        page += &format!("{}: its source has everything that can be read\n", path.display());
+        page += &format!("{}: its source has all data that can be read from the tier\n", path.display());
     }
     commands::print(&page)?;
     Ok(if undestaged.files.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_NEGATIVE) })
@@ -111,8 +113,8 @@ fn decide(
     done.retain(|(.., done)| !is_kept(done));
     done.extend(replay(decision)?);
     if done.len() < undestaged.files.len() {
-        let why = "some of its data are unreadable";
-        return Err(Failure::new(path.display(), why, "see that the device works, and try again"));
+        let why = "some data of the tier are unreadable";
+        return Err(Failure::new(path.display(), why, "check the device of the tier, then repeat"));
     }
     let (mut page, mut kept) = (String::new(), false);
     for (name, undestaged, done) in done {

@@ -139,7 +139,11 @@ fn served_by(supervisor: rustix::process::Pid, dir: &Path) -> Result<(Instance, 
         info.pid == supervisor.as_raw_pid() && instance::in_our_pid_namespace(info)
     };
     instance::living().into_iter().find(ours).ok_or_else(|| {
-        Failure::new(dir.display(), "the supervisor wrote no record", "make the runtime directory writable")
+        Failure::new(
+            dir.display(),
+            "the supervisor of this run wrote no record",
+            "make the runtime directory writable",
+        )
     })
 }
 
@@ -189,7 +193,11 @@ fn stage_out(dir: &Path, paths: &[PathBuf]) -> Result<()> {
         None => Ok(()),
         Some(first) => {
             let why = format!("--stage-out: {} files could not be written, {first}", staged.failed.len());
-            Err(Failure::new(dir.display(), why, "see to the source and run the command again"))
+            Err(Failure::new(
+                dir.display(),
+                why,
+                "check the source and its storage, then run the command again",
+            ))
         }
     }
 }
@@ -250,7 +258,7 @@ impl Served<'_> {
         }
         let without = |path: &Path| {
             let why = "no statistics: terrace ended before the command did";
-            Failure::new(path.display(), why, "stop it later")
+            Failure::new(path.display(), why, "stop terrace after the command")
         };
         self.stats.map_or(Ok(()), |path| Err(without(path)))
     }
@@ -284,7 +292,7 @@ impl Served<'_> {
             write_stats(path, &stat?)?;
         }
         let failed = |why: String| {
-            let cure = "what fsync acknowledged is safe; see to the source and run the command again";
+            let cure = "what fsync acknowledged is safe; check the source and its storage, then run the command again";
             Failure::new(info.src.display(), why, cure)
         };
         match (flushed, stopped) {
@@ -299,7 +307,7 @@ impl Served<'_> {
                     lost.or_else(|| data_loss::by_dying(instance)).map_or(Ok(()), |lost| Err(failed(lost)))
                 }
             },
-            (Err(no), Err(_)) | (Ok(_), Err(no)) => Err(failed(format!("the stop failed: {no}"))),
+            (Err(no), Err(_)) | (Ok(_), Err(no)) => Err(failed(format!("terrace did not stop: {no}"))),
         }
     }
 }

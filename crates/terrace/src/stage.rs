@@ -222,7 +222,10 @@ fn told(staged: &Staged) -> String {
     let more: String = more.map(|(bytes, what)| part(*bytes, what)).concat();
     let rest = match kept_bytes {
         Some(kept) => {
-            format!("at most {} of it stayed; stage less, or give the cache more room\n", human(*kept))
+            format!(
+                "at most {} of it stayed in the cache; stage less, or give the cache more room\n",
+                human(*kept)
+            )
         }
         None => String::new(),
     };

@@ -53,8 +53,9 @@ pub(crate) struct Started {
 
 /// Starts a supervisor process for the task; returns once the mount is served.
 pub(crate) fn start(mut task: Task) -> Result<Started> {
-    let fail =
-        |err: std::io::Error| Failure::new("supervisor", reason(err), "free some memory and try again");
+    let fail = |err: std::io::Error| {
+        Failure::new("the supervisor cannot start", reason(err), "free some memory and try again")
+    };
     let (mut line, supervisors) = channel::pair().map_err(fail)?;
     match sys::fork().map_err(fail)? {
         Side::Child => {
@@ -94,7 +95,9 @@ pub(crate) fn supervise(mut task: Task) -> Result<()> {
     if shared.fuse.is_none()
         && let Err(err) = guard::register_holder(shared.memory.leases_for_ever())
     {
-        tracing::error!("no robust futex for the leases ({err}): clients read the source");
+        tracing::error!(
+            "the kernel has no robust futexes ({err}): programs read the source directly, without the cache"
+        );
         guard::end(shared.memory.leases());
     }
     let (mut shared, ended, starter) = Watch::new(shared, ends, starter).run();
@@ -124,7 +127,8 @@ fn clean_up(shared: Shared, ended: &Ended, lock: instance::Lock) {
     // alive.
     sys::close_all_but(&kept);
     if was_mounted && let Err(err) = unmount_what_is_left(&place.mnt, mount_dev, ended) {
-        tracing::error!("{}: cannot unmount: {err}", place.mnt.display());
+        let mnt = place.mnt.display();
+        tracing::error!("{mnt}: the dead mount cannot be removed ({err}); clear it with `umount -l {mnt}`");
     }
     // The claim is released before the record goes: without a record the next command cannot name the claim's
     // holder.

@@ -110,7 +110,10 @@ pub(crate) fn close(held: OpenTarget, kept: &[RawFd]) {
         false => target::give_up(&held.target),
     };
     if let Err(err) = done {
-        tracing::warn!("{}: {err}; the content of the tier is not used again", path.display());
+        tracing::warn!(
+            "{}: the tier cannot be erased ({err}); its content is not used again",
+            path.display()
+        );
     }
     if let Some(table) = &held.table {
         table.release();
@@ -121,7 +124,10 @@ pub(crate) fn close(held: OpenTarget, kept: &[RawFd]) {
     let mut fd = held.target.fd;
     let null = std::fs::File::open("/dev/null").map_err(drop);
     if null.is_ok_and(|null| rustix::io::dup3(&null, &mut fd, rustix::io::DupFlags::CLOEXEC).is_err()) {
-        tracing::warn!("{}: cannot close the target; it stays open until the instance ends", path.display());
+        tracing::warn!(
+            "{}: the tier's file or device cannot be closed; it stays open until the instance ends",
+            path.display()
+        );
     }
     std::mem::forget(fd);
 }
@@ -164,7 +170,7 @@ impl Tier {
         let failure = match &self.missing {
             _ if config.dirty.durable == Durable::Source => return Ok(self),
             Some(line) => Failure::from_line(&format!(
-                "{line}; it may have synced data: to serve the source without it, set [dirty] durable = \"source\""
+                "{line}; the tier may have synced data that the source lacks: to serve without them, set [dirty] durable = \"source\""
             )),
             None if self.held.iter().any(is_here) => return Ok(self),
             None => Failure::new(
@@ -200,7 +206,7 @@ impl Tier {
             self.missing.get_or_insert_with(|| failure.line().to_owned());
         }
         self.off.push(Off { device, why: failure.line().to_owned() });
-        self.warnings.push(format!("{failure}; serving without it"));
+        self.warnings.push(format!("{failure}; terrace serves without this tier"));
     }
 }
 
@@ -231,7 +237,7 @@ pub(crate) fn refused(err: &TargetError) -> Failure {
     let mnt = info.mnt.display();
     let why = format!("the tier is in use by the {} of {mnt} (process {})", info.kind.name(), info.pid);
     let cure = match info.kind {
-        instance::Kind::Mount => format!("end that with `terrace umount {mnt}`, or name another file"),
+        instance::Kind::Mount => format!("end that mount with `terrace umount {mnt}`, or name another file"),
         instance::Kind::Kv => "end that server, or name another file".to_owned(),
         instance::Kind::Run => "wait for the end of its command, or name another file".to_owned(),
     };
@@ -272,7 +278,7 @@ fn list(args: &cli::TierList) -> Result<ExitCode> {
         living.iter().flat_map(|(_, info)| &info.tiers).for_each(|path| add(path));
     }
     if found.is_empty() {
-        let cure = "name files, or directories that hold them, or make one with `terrace mount --tier`";
+        let cure = "name tier files, or directories with tiers, or make a tier with `terrace mount --tier`";
         return Err(Failure::new("tier list", "no tiers are known", cure).with_code(EXIT_NEGATIVE));
     }
     let reports: Vec<TierReport> = found.into_values().collect();
@@ -292,7 +298,11 @@ fn tiers_at(path: &Path) -> Option<Vec<PathBuf>> {
 /// The tiers at a path: a file or device, or those in a directory.
 fn targets(path: &Path) -> Result<Vec<PathBuf>> {
     let fail = |err: std::io::Error| {
-        Failure::new(path.display(), reason(err), "name a file, a block device or a directory")
+        Failure::new(
+            path.display(),
+            reason(err),
+            "name a tier's file or block device, or a directory with tiers",
+        )
     };
     if is_remote(path) || !path.metadata().map_err(fail)?.is_dir() {
         return Ok(vec![path.to_owned()]);
@@ -331,7 +341,7 @@ fn empty(args: &cli::TierDrop) -> Result<ExitCode> {
     }
     let empty = if is_remote(path) { remote::empty } else { target::empty };
     empty(path).map_err(named)?;
-    commands::print(&format!("{}: empty; it is the tier of {source} still\n", path.display()))?;
+    commands::print(&format!("{}: the tier is empty, and still belongs to {source}\n", path.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -88,7 +88,7 @@ fn on_screen(watch: &mut Watch, snapshots: &Snapshots) -> Result<()> {
 }
 
 fn unshown(err: io::Error) -> Failure {
-    Failure::new("top", err, "without a terminal (`| cat`) it prints a line an interval")
+    Failure::new("top", err, "`terrace top | cat` needs no terminal: it prints a line each interval")
 }
 
 fn show(terminal: &mut DefaultTerminal, watch: &mut Watch, snapshots: &Snapshots) -> Result<()> {

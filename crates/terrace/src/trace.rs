@@ -42,12 +42,12 @@ pub(crate) fn trace(args: &cli::Trace) -> Result<ExitCode> {
     let signals = sys::signal_fd(SIGNALS)
         .map_err(|err| Failure::new("signals", reason(err), "raise the limit on open files"))?;
     let frames = Client::connect(&instance.control_socket())
-        .map_err(|err| Failure::new(args.mnt.display(), reason(err), "see `terrace stat` and the log"))?
+        .map_err(|err| Failure::new(args.mnt.display(), reason(err), instance.see_log()))?
         .record();
     let mut frames = frames.map_err(|no| {
         let cure = match no.code {
-            ErrorCode::Busy => "wait until it ends, or end the other `terrace trace`",
-            _ => "see `terrace stat` and the log",
+            ErrorCode::Busy => "wait until it ends, or end the other `terrace trace`".to_owned(),
+            _ => instance.see_log(),
         };
         Failure::new(args.mnt.display(), &no, cure).with_code(busy_is_no(no.code))
     })?;
@@ -94,7 +94,7 @@ impl<'a> Output<'a> {
         let is_mount = mounts::at(mnt).is_some_and(|entry| entry.fstype == mounts::FSTYPE);
         if is_mount && dev(dir).is_some() && dev(dir) == dev(mnt) {
             let why = "it lies on the mount, and would record its own writes";
-            return Err(Failure::new(path.display(), why, "name a file elsewhere"));
+            return Err(Failure::new(path.display(), why, "name a file outside the mount"));
         }
         let file = File::create(path)
             .map_err(|err| Failure::new(path.display(), reason(err), "name a file that can be written"))?;

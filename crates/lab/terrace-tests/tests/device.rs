@@ -413,7 +413,7 @@ pub(crate) fn has_stores() -> bool {
     let told = process::run(terrace(&["tier", "show", "fs:///no-such-store"]), 20);
     let has = !told.stderr.contains("built without");
     if !has {
-        terrace_testkit::skipped!("this terrace was built without targets in stores; `make remote` has them");
+        terrace_testkit::skipped!("this terrace was built without tiers in stores; `make remote` has them");
     }
     has
 }

@@ -287,12 +287,12 @@ fn changes_that_cannot_be_are_refused_with_a_reason() {
     let fixture = Fixture::new("tier-refused", Side::Mount);
     let other = Fixture::new("tier-other", Side::Mount);
     let sized = |path: &Path, size: &str| format!("{}:{size}", path.display());
-    fixture.refused("remove", &["device"], "it is the last target");
+    fixture.refused("remove", &["device"], "it is the last tier");
     fixture.refused("remove", &["third"], "there are: device");
     fixture.refused("resize", &["third", "1GiB"], "there are: device");
     fixture.refused("resize", &["device", "2MiB"], "too small");
     fixture.refused("resize", &["device", "9TiB"], "");
-    fixture.refused("add", &[&sized(&fixture.path("first"), "24MiB")], "is named twice");
+    fixture.refused("add", &[&sized(&fixture.path("first"), "24MiB")], "is the path of two tiers");
     fixture.refused("add", &[&sized(&other.path("first"), "24MiB")], "in use by the mount of");
     fixture.refused("add", &[fixture.path("new").to_str().unwrap()], "its size is not given");
     assert!(!fixture.path("new").exists());

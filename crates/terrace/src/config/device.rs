@@ -105,12 +105,12 @@ pub(crate) fn check(devices: &[Device]) -> std::result::Result<(), InvalidValue>
             return wrong("tier.device.name", why, "choose another, for example \"ssd\"".to_owned());
         }
         if devices[..n].iter().any(|other| other.name == device.name) {
-            let why = format!("= \"{}\" is the name of two of them", device.name);
+            let why = format!("= \"{}\" is the name of two tiers", device.name);
             return wrong("tier.device.name", why, "give each a name of its own".to_owned());
         }
         if devices[..n].iter().any(|other| other.path == device.path) {
-            let why = format!("= \"{}\" is named twice", device.path.display());
-            return wrong("tier.device.path", why, "name each once".to_owned());
+            let why = format!("= \"{}\" is the path of two tiers", device.path.display());
+            return wrong("tier.device.path", why, "name each file or device once".to_owned());
         }
         if let Some(budget) = device.write_budget.filter(|budget| *budget < WRITE_BUDGET_MIN) {
             let cure = format!("write at least {WRITE_BUDGET_MIN}, or leave it out for no limit");

@@ -97,7 +97,7 @@ fn check_dirty(config: &Config) -> std::result::Result<(), InvalidValue> {
     }
     if dirty.writeback_interval > dirty.expire {
         let why = format!("= {} is longer than dirty.expire = {}", dirty.writeback_interval, dirty.expire);
-        let cure = "pages would grow older than they may: lower it or raise dirty.expire";
+        let cure = "dirty pages stay longer than dirty.expire allows: lower it or raise dirty.expire";
         return Err(wrong("dirty.writeback_interval", why, cure.to_owned()));
     }
     Ok(())
@@ -162,7 +162,7 @@ fn check_memory(limit: MemoryLimit) -> std::result::Result<(), (String, String)>
     if size > MEMORY_MAX {
         return Err((
             format!("{size} is above the maximum of {MEMORY_MAX}"),
-            "give less than the machine has".to_owned(),
+            "give less memory than the machine has".to_owned(),
         ));
     }
     Ok(())

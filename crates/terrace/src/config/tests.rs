@@ -95,7 +95,7 @@ fn devices_that_cannot_be_name_their_line() {
     let (_, why) = parse_error(&several(9).collect::<String>());
     assert_eq!(why, "tier.device has 9 entries, and terrace uses 8 at one time; remove some of them");
     let (_, why) = parse_error(&format!("{device}\n[[tier.device]]\npath = \"/ssd/u\"\n"));
-    assert!(why.contains("= \"device\" is the name of two of them; give each"), "{why}");
+    assert!(why.contains("= \"device\" is the name of two tiers; give each"), "{why}");
     let (line, why) = parse_error("[tier]\nplacement = \"best\"\n");
     assert!(line == 2 && why.contains("use one of min-io-time, min-io-sum, round-robin, random"), "{why}");
     let cases = [

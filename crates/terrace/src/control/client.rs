@@ -51,7 +51,7 @@ impl Client {
 }
 
 fn misread(err: &serde_json::Error) -> String {
-    format!("an answer that this version of terrace does not understand: {err}")
+    format!("this version of terrace does not know the daemon's answer: {err}")
 }
 
 /// Reads a complete line. A truncated one is an error: the daemon died while it answered.
@@ -101,7 +101,10 @@ impl Frames {
             return summary.map(Frame::End).map_err(io::Error::other);
         }
         if length > FRAME_MAX {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "a frame of no size"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the recording has a frame of an invalid size",
+            ));
         }
         let mut bytes = vec![0; length];
         self.stream.read_exact(&mut bytes)?;

@@ -63,7 +63,7 @@ impl Server {
                 Ok(_) => {}
                 Err(err) if is_passing(&err) => std::thread::sleep(Duration::from_millis(10)),
                 Err(err) => {
-                    tracing::error!("control socket: {err}");
+                    tracing::error!("the control socket fails ({err}): no command reaches this instance");
                     return;
                 }
             }

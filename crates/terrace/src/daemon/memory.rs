@@ -100,7 +100,11 @@ impl Guard {
         if self.shortage.is_now() || ours > ceiling {
             // The rest is for tables and metadata.
             let given = memory.give_back(ceiling / 16 * 15);
-            tracing::warn!("the cache gives back {} to stay below {}", human(given), human(ceiling));
+            tracing::warn!(
+                "memory is scarce: the cache gives back {} to stay below {}",
+                human(given),
+                human(ceiling)
+            );
         }
         // The old use does not predict that of this terraced.
         self.sizer = Sizer::new(self.sizer.rule());

@@ -40,7 +40,7 @@ pub(super) fn connect(
     }
     if let Err(err) = engine.set_source_root(shared.place.src_fd.as_fd()) {
         tracing::warn!(
-            "{}: cannot open for syncfs: {err}; each file is synced separately",
+            "{}: the source cannot be opened for syncfs ({err}); each file is synced separately, which takes longer",
             shared.place.src.display()
         );
     }

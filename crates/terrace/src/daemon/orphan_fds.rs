@@ -57,7 +57,7 @@ impl OrphanFds {
             while is_busy(ring)? {
                 if !told && began.elapsed() > TELL_AFTER {
                     tracing::warn!(
-                        "the source is still busy with writes of the dead terraced; waiting for them"
+                        "the source has not completed writes of the dead terraced; the mount waits for them: check the source's storage"
                     );
                     told = true;
                 }

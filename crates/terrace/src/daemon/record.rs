@@ -31,7 +31,11 @@ pub(super) fn start(engine: &Arc<Engine>, shared: &Shared) -> std::io::Result<()
                 && instance.path("").exists()
                 && !std::mem::replace(&mut warned, true)
             {
-                tracing::warn!("the record of unwritten data cannot be written: {err}");
+                let dir = instance.path("");
+                tracing::warn!(
+                    "{}: the record of unwritten data cannot be written ({err}): a crash report may lack files; free space there",
+                    dir.display()
+                );
             }
             std::thread::sleep(RECORD_EVERY);
         }

@@ -115,23 +115,28 @@ pub(crate) fn before_serving(engine: &Engine, root: BorrowedFd<'_>, recovering: 
 /// # Errors
 /// The undestaged pages or their files cannot be determined: the source must not be served.
 fn replay_at_start(engine: &Engine, root: BorrowedFd<'_>) -> Result<()> {
-    let cure = "make it work; to serve the source as it is, remove that tier and [dirty] durable = \"tier\" from the configuration";
-    let done = replay(engine, root, Decision::Keep)
-        .map_err(|err| Failure::new("synced data that only a tier has", reason(err), cure))?;
+    let cure = "repair the tier or the source; to serve without these data, remove that tier and [dirty] durable = \"tier\" from the configuration";
+    let done = replay(engine, root, Decision::Keep).map_err(|err| {
+        Failure::new("synced data of a tier cannot be written to the source", reason(err), cure)
+    })?;
     for (name, UndestagedPages { target, pages, .. }, done) in done {
         let kib = pages * PAGE / KIB;
         match done {
             Ok(Replayed::Written(_)) => {
-                tracing::warn!("{name}: {kib} KiB that only tier {target} had are written to it");
+                tracing::warn!(
+                    "{name}: {kib} KiB from tier {target} are written to this file; the source lacked these data"
+                );
             }
             Ok(Replayed::Dropped) => {
-                tracing::warn!("{name}: deleted; tier {target} drops its {kib} KiB");
+                tracing::warn!("{name}: this file is deleted; tier {target} drops {kib} KiB of its data");
             }
             Ok(Replayed::Kept(why)) => tracing::error!(
                 "{name}: {why}; {kib} KiB that only tier {target} has are kept: `terrace recover` shows, writes or discards them"
             ),
             Err(err) => {
-                tracing::error!("{name}: {kib} KiB that only tier {target} has cannot be written: {err}")
+                tracing::error!(
+                    "{name}: {kib} KiB from tier {target} cannot be written to this file ({err}): see `terrace recover`"
+                )
             }
         }
     }

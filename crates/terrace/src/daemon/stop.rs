@@ -84,7 +84,10 @@ impl Stopper {
         let mut stopped = StopReply::default();
         if let Err(err) = self.engine.flush_all(true) {
             if !lose {
-                return Err(CommandError::failed(format_args!("write back: {}", reason(err))));
+                return Err(CommandError::failed(format_args!(
+                    "the source does not take the data: {}",
+                    reason(err)
+                )));
             }
             stopped.lost = Some(record::now(&self.engine, &self.root));
             state.given_up = true;
@@ -141,7 +144,9 @@ impl Stopper {
             Err(err) if err.raw_os_error() == Some(libc::EBUSY) => {
                 Err(CommandError::new(ErrorCode::Busy, "the mount is in use"))
             }
-            Err(err) => Err(CommandError::failed(format_args!("unmount: {}", reason(err)))),
+            Err(err) => {
+                Err(CommandError::failed(format_args!("the kernel does not unmount it: {}", reason(err))))
+            }
         }
     }
 
@@ -160,7 +165,10 @@ impl Stopper {
             if err.raw_os_error() == Some(libc::ENOTCONN) {
                 break;
             }
-            tracing::error!("{}: not everything is written back: {err}", self.root.display());
+            tracing::error!(
+                "{}: the source does not take all data ({err}); terrace tries again for a while",
+                self.root.display()
+            );
             std::thread::sleep(TRY_EVERY);
             written = self.engine.flush_all(true);
         }
@@ -171,7 +179,11 @@ impl Stopper {
     pub(super) fn obey_signals(&self) {
         let signals = match sys::signal_fd(&[libc::SIGTERM]) {
             Ok(signals) => signals,
-            Err(err) => return tracing::error!("cannot wait for signals: {err}"),
+            Err(err) => {
+                return tracing::error!(
+                    "signals cannot be received ({err}): SIGTERM does not stop this mount, `terrace umount` does"
+                );
+            }
         };
         loop {
             let mut fds = [rustix::event::PollFd::new(&signals, rustix::event::PollFlags::IN)];
@@ -191,11 +203,15 @@ impl Stopper {
             match self.stop(true, last) {
                 Ok(stopped) => {
                     if let Some(lost) = stopped.lost {
-                        tracing::error!("{}: lost: {}", self.mnt.display(), data_loss::described(&lost));
+                        tracing::error!(
+                            "{}: the source refuses data, which are lost: {}",
+                            self.mnt.display(),
+                            data_loss::described(&lost)
+                        );
                     }
                     return;
                 }
-                Err(no) => tracing::error!("{}: not stopped: {no}", self.mnt.display()),
+                Err(no) => tracing::error!("{}: this mount does not stop: {no}", self.mnt.display()),
             }
             if self.kind == Kind::Mount {
                 return;

@@ -128,7 +128,7 @@ impl Channel {
                 Some(Some(Event::Ready)) => return Ok(()),
                 Some(Some(Event::Failed(line) | Event::Gone(line))) => return Err(Failure::from_line(&line)),
                 _ => {
-                    let cure = "try again with --foreground";
+                    let cure = "`terrace mount --foreground` shows all messages";
                     return Err(Failure::new("supervisor", "it ended without a message", cure));
                 }
             }

@@ -75,7 +75,10 @@ impl Excepted {
             match rustix::mount::unmount(&path, UnmountFlags::DETACH) {
                 // EINVAL: never attached, or already gone with terrace's mount.
                 Ok(()) | Err(rustix::io::Errno::INVAL) => {}
-                Err(err) => terrace_output::error_line!("terrace: {}: cannot unmount: {err}", dir.display()),
+                Err(err) => terrace_output::error_line!(
+                    "terrace: --except {}: the directory stays mounted until the command's last process ends ({err})",
+                    dir.display()
+                ),
             }
         }
     }

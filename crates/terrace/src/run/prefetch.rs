@@ -31,8 +31,9 @@ fn line(schedule: &terrace_api::stats::Schedule) -> Option<String> {
         1 => Some("1 file is gone or has changed since the schedule was recorded".to_owned()),
         n => Some(format!("{n} files are gone or have changed since the schedule was recorded")),
     };
-    let useless = (schedule.state == ScheduleState::Useless)
-        .then(|| "stopped: less than half of the fetched pages were used; record it again".to_owned());
+    let useless = (schedule.state == ScheduleState::Useless).then(|| {
+        "stopped: less than half of the fetched pages were used; record the schedule again".to_owned()
+    });
     let parts: Vec<String> = left_out.into_iter().chain(useless).collect();
     (!parts.is_empty()).then(|| parts.join("; "))
 }

@@ -98,5 +98,5 @@ fn wait_for_end(signals: &std::os::fd::OwnedFd, server: &Server) {
 }
 
 fn cannot(what: &str, err: std::io::Error) -> Failure {
-    Failure::new(what, reason(err), "raise the limit that is named, or serve with less")
+    Failure::new(what, reason(err), "raise this limit, or serve with less memory and fewer threads")
 }

@@ -96,7 +96,7 @@ fn assemble(
     let tier = tier::open(&mut config, &dir).or_refuse(&config)?;
     let store = store_options(&config, kv.durability, &tier.held);
     let segment = Segment::create(&store)
-        .map_err(|err| Failure::new("memory", err, "raise the limit that is named, or ask for less"))?;
+        .map_err(|err| Failure::new("memory of the server", err, "raise this limit, or lower --memory"))?;
     let control = supervisor::bind(&instance.control_socket())?;
     let metrics = config.metrics.socket_address().map(http::bind).transpose()?;
     let (listeners, places) = listeners(args)?;
@@ -194,7 +194,7 @@ fn password(path: &Path) -> Result<String> {
     let password = text.lines().next().unwrap_or_default().trim_end();
     match password.len() {
         1..=PASSWORD_MAX => Ok(password.to_owned()),
-        bytes => Err(fail(format!("a password of {bytes} bytes, not 1 to {PASSWORD_MAX}"))),
+        bytes => Err(fail(format!("the password has {bytes} bytes, not 1 to {PASSWORD_MAX}"))),
     }
 }
 
@@ -206,7 +206,7 @@ fn cluster(path: &Path, args: &ServeKv) -> Result<Cluster> {
     let text = std::fs::read_to_string(path)
         .map_err(|err| Failure::new(name, reason(err), "name the file with the map of the servers"))?;
     Cluster::parse(&text, &address(args).to_string(), port)
-        .map_err(|err| Failure::new(path.display(), err, "correct the map; all servers need the same"))
+        .map_err(|err| Failure::new(path.display(), err, "correct the map; all servers need the same map"))
 }
 
 fn listeners(args: &ServeKv) -> Result<(Vec<Listener>, Vec<String>)> {
@@ -250,11 +250,17 @@ fn tcp_listener(args: &ServeKv, port: u16, option: &str) -> Result<(TcpListener,
 fn unix_listener(path: &Path) -> Result<UnixListener> {
     let name = path.display();
     if UnixStream::connect(path).is_ok() {
-        return Err(Failure::new(name, "a server listens there", "end it, or choose another path"));
+        return Err(Failure::new(
+            name,
+            "another server listens there",
+            "end that server, or choose another path",
+        ));
     }
     match std::fs::symlink_metadata(path) {
         Ok(meta) if meta.file_type().is_socket() => drop(std::fs::remove_file(path)),
-        Ok(_) => return Err(Failure::new(name, "is there, and no socket", "choose another path")),
+        Ok(_) => {
+            return Err(Failure::new(name, "a file that is no socket has this path", "choose another path"));
+        }
         Err(_) => {}
     }
     if path.as_os_str().len() > SOCKET_PATH_MAX {

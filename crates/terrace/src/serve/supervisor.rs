@@ -185,7 +185,9 @@ impl Supervisor {
             metrics: self.setup.metrics.as_ref().and_then(|held| Some(held.local_addr().ok()?.to_string())),
         };
         if let Err(err) = self.setup.instance.write_info(&info) {
-            tracing::warn!("`terrace stat` will not find this server: {err}");
+            tracing::warn!(
+                "the record of this server cannot be written ({err}): `terrace stat` does not find it"
+            );
         }
     }
 

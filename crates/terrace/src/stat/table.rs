@@ -63,8 +63,8 @@ fn head(page: &mut String, instance: &Instance, policy: &str) {
     }
     if !instance.supervisor_lives {
         let end = match instance.kind {
-            Kind::Kv => "a crash of the server would end it: `terrace umount` it, and serve again",
-            _ => "a crash of terraced would end this mount: `terrace umount` it, and mount again",
+            Kind::Kv => "a crash of the server ends the service: `terrace umount` it, and serve again",
+            _ => "a crash of terraced ends this mount: `terrace umount` it, and mount again",
         };
         line(page, "supervisor", format_args!("dead; {end}"));
     }
@@ -77,7 +77,7 @@ fn memory(page: &mut String, m: &Memory) {
     match &m.sizing {
         Some(sizing) => size(page, m, sizing),
         None if m.ceiling_bytes.is_some() => {
-            line(page, "", format_args!("for now there is no more memory, see the log"));
+            line(page, "", format_args!("for now the machine has no more memory"));
         }
         None => {}
     }
@@ -134,7 +134,7 @@ fn size(page: &mut String, m: &Memory, sizing: &Sizing) {
         Bound::Room => format!("there is no more memory below the limit of {by}"),
         Bound::Weighed => format!("more would cost programs more than it saves, at the limit of {by}"),
         Bound::GaveWay => format!("programs needed the memory more, at the limit of {by}"),
-        Bound::Kill => "the kernel has killed terraced for lack of memory, see the log".to_owned(),
+        Bound::Kill => "the kernel has killed terraced for lack of memory: see `last death`".to_owned(),
     };
     match (sizing.mode, m.ceiling_bytes) {
         (Mode::Auto, _) => line(page, "", format_args!("auto: {why}")),
@@ -339,11 +339,11 @@ fn writeback(page: &mut String, w: &Writeback) {
     };
     let on_tier = match w.owed_bytes {
         0 => String::new(),
-        bytes => format!("; {} of it durable on a tier", human(bytes)),
+        bytes => format!("; {} of the dirty data durable on a tier", human(bytes)),
     };
     let conflict = match w.conflict_bytes {
         0 => String::new(),
-        bytes => format!("; {} of an earlier run kept: see `terrace recover`", human(bytes)),
+        bytes => format!("; {} of an earlier run on a tier alone: see `terrace recover`", human(bytes)),
     };
     line(
         page,
@@ -480,7 +480,7 @@ mod tests {
         }
         let fixed = page(Some(Sizing { mode: Mode::Fixed, bound: Bound::GaveWay, ..sizing }));
         assert!(fixed.contains("limited to 400 MiB for now: programs needed the memory more"), "{fixed}");
-        assert!(page(None).contains("for now there is no more memory"), "of an older daemon");
+        assert!(page(None).contains("for now the machine has no more memory"), "of an older daemon");
     }
 
     #[test]

@@ -16,7 +16,10 @@ pub(super) const STOPPING: &str = "STOPPING=1";
 pub(super) fn say(state: &str) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else { return };
     if let Err(err) = send(&socket, state) {
-        tracing::warn!("NOTIFY_SOCKET {}: {err}", socket.display());
+        tracing::warn!(
+            "the service manager cannot be notified at NOTIFY_SOCKET {} ({err}): it may end this mount",
+            socket.display()
+        );
     }
 }
 

@@ -124,9 +124,7 @@ fn enough_private_memory(max: Option<u64>) -> Result<()> {
 fn assemble(task: Task, tier: Tier, instance: &Instance, detached: bool) -> Result<(Shared, SupervisorEnds)> {
     let Task { place, config, kind, by, flags, schedule, .. } = task;
     let short = |what: &'static str| {
-        move |err: std::io::Error| {
-            Failure::new(what, reason(err), "raise the limit that is named, or ask for less")
-        }
+        move |err: std::io::Error| Failure::new(what, reason(err), "raise this limit, or lower --memory")
     };
     let memory = Memory::create(&config, &tier.held).map_err(short("memory for the cache"))?;
     let control = bind(&instance.control_socket())?;
@@ -246,7 +244,9 @@ fn detach_streams(detached: bool, instance: &Instance) -> Result<()> {
         sys::replace_fd(&null, 1)?;
         sys::replace_fd(&log, 2)
     };
-    detach().map_err(|err| Failure::new("background", reason(err), "try again with --foreground"))
+    detach().map_err(|err| {
+        Failure::new("the daemon cannot run in the background", reason(err), "try again with --foreground")
+    })
 }
 
 /// Lowers the supervisor's oom_score_adj where permitted, so that the kernel kills terraced first. The

@@ -83,7 +83,7 @@ impl Thread {
         if stat.is_ok_and(|stat| replaced(&stat, &mut self.stat)) || self.gone {
             return;
         }
-        tracing::warn!("terraced is not watched: no descriptor for its working thread");
+        tracing::warn!("no descriptor is free to watch terraced: after a kill the next one may start late");
     }
 
     pub(super) fn forget(&mut self) {

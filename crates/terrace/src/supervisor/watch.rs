@@ -171,7 +171,8 @@ impl Watch {
                     tracing::error!("terraced {how}");
                     if !self.served {
                         let why = format!("it {how} before it served");
-                        let failure = Failure::new("terraced", why, "try again with --foreground");
+                        let failure =
+                            Failure::new("terraced", why, "`terrace mount --foreground` shows all messages");
                         return self.end(Ended::Refused(failure));
                     }
                     if self.shared.kind == Kind::Mount {
@@ -216,7 +217,7 @@ impl Watch {
 
     /// terraced's message about its end.
     fn said(&mut self, silent: &str) -> Failure {
-        let unsaid = || Failure::new("terraced", silent, "try again with --foreground");
+        let unsaid = || Failure::new("terraced", silent, "`terrace mount --foreground` shows all messages");
         self.refusal.take().unwrap_or_else(unsaid)
     }
 
@@ -236,7 +237,7 @@ impl Watch {
         let within = CRASHES_WITHIN.as_secs();
         let lost = data_loss::told_by_supervisor(&self.shared.instance);
         let why = format!("terraced {how}, {CRASHES_MAX} times in {within} s: unmounted; {lost}");
-        let cure = "look into the log, and mount again";
+        let cure = format!("{}, and mount again", self.shared.instance.see_log());
         Failure::new(self.shared.place.mnt.display(), why, cure)
     }
 
@@ -499,7 +500,10 @@ impl Watch {
             version: env!("CARGO_PKG_VERSION").to_owned(),
         };
         if let Err(err) = instance.write_info(&info) {
-            tracing::error!("cannot write info.json: {err}");
+            tracing::error!(
+                "{}: info.json cannot be written ({err}): commands do not find this mount; free space there",
+                instance.path("").display()
+            );
         }
     }
 }

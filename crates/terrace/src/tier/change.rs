@@ -39,7 +39,7 @@ pub(super) fn remove(args: &cli::TierRemove) -> Result<ExitCode> {
     let was_off = is_off(&args.mnt, &target);
     let change = ask(&args.mnt, &target.clone(), TierRemove { target, force: args.force })?;
     let file = match change.file_removed {
-        _ if was_off => "it was not in use, and is unchanged",
+        _ if was_off => "its file was not in use, and is unchanged",
         _ if config::is_remote(&change.path) => "the place in the store is empty",
         true => "the file is removed",
         false => "the file is empty, and can be removed",

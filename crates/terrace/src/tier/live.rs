@@ -111,10 +111,10 @@ impl Live {
         self.tell(&held);
         match added {
             Ok(_) => {
-                tracing::info!("tier {name}: usable now");
+                tracing::info!("tier {name}: its store answers, and the tier takes and serves pages");
                 let _ = self.forget_off(&name);
             }
-            Err(err) => tracing::warn!("tier {name}: {err}"),
+            Err(err) => tracing::warn!("tier {name}: the tier cannot be added, and is tried again: {err}"),
         }
     }
 
@@ -204,7 +204,7 @@ impl Live {
         }
         let at = find(&held, &asked.target)?;
         if held.len() == 1 && !asked.force {
-            let why = "it is the last target: its pages would leave the cache; `--force` removes it";
+            let why = "it is the last tier: its pages would leave the cache; `--force` removes it";
             return Err(CommandError::new(ErrorCode::Refused, why));
         }
         held[at].removed = true;
@@ -228,7 +228,7 @@ impl Live {
         let at = find(&held, &asked.target)?;
         let name = held[at].device.name.clone();
         if config::is_remote(&held[at].device.path) {
-            return Err(no("a target in a store keeps its size: remove it, and add it again"));
+            return Err(no("a tier in a store keeps its size: remove it, and add it again with this size"));
         }
         let before = held[at].target.superblock.geometry;
         let geometry = self.divided(&held, at, asked.bytes)?;
@@ -258,7 +258,10 @@ impl Live {
         self.tell(&held);
         drop(before_table);
         if let Err(err) = target::cut(held[at].target.fd.as_fd(), geometry.bytes()) {
-            tracing::warn!("{}: cannot truncate it: {err}", path.display());
+            tracing::warn!(
+                "{}: the tier's file cannot be truncated ({err}); its unused end still takes space",
+                path.display()
+            );
         }
         let now = counts().unwrap_or_default();
         let mut change = TierChange::of(&name, &path, geometry.bytes());
@@ -274,16 +277,21 @@ impl Live {
         let Some(geometry) = of.resized(bytes) else {
             let why = match bytes < of.bytes_min() {
                 true => {
-                    format!("is too small: it has regions of {region}, and needs {}", human(of.bytes_min()))
+                    format!(
+                        "is too small: the tier has regions of {region}, and needs {}",
+                        human(of.bytes_min())
+                    )
                 }
-                false => format!("is too large for regions of {region}: remove it, and add it again"),
+                false => format!(
+                    "is too large for the tier's regions of {region}: remove the tier, and add it again"
+                ),
             };
             return Err(no(format!("{} {why}", human(bytes))));
         };
         let others_end = held.iter().filter(|other| other.first_region > held[at].first_region);
         let room = others_end.map(|other| other.first_region).min().unwrap_or(terrace_engine::REGIONS_MAX);
         if geometry.regions() > room - held[at].first_region {
-            return Err(no("not enough region numbers are free: remove it, and add it again"));
+            return Err(no("the tier cannot grow in place: remove it, and add it again with this size"));
         }
         target::check_memory(
             &held[at].device.path,
@@ -304,7 +312,9 @@ impl Live {
         let told = record::write(&self.instance, held)
             .and_then(|()| info.map_or(Ok(()), |info| self.instance.write_info(&info)));
         if let Err(err) = told {
-            tracing::error!("cannot write the record of the tiers: {err}");
+            tracing::error!(
+                "the record of the tiers cannot be written ({err}): a restarted terraced uses the old list"
+            );
         }
     }
 }
@@ -317,7 +327,8 @@ fn prepare(
     let used: Vec<(u32, u32)> = held.iter().map(OpenTarget::regions).collect();
     let number = (0..TARGETS_MAX).find(|n| held.iter().all(|held| held.number != *n));
     let place = number.zip(region_numbers(&used, new.regions().1));
-    (new.number, new.first_region) = place.ok_or_else(|| no("not enough region numbers are free"))?;
+    (new.number, new.first_region) =
+        place.ok_or_else(|| no("there is no room for another tier: remove one, or add a smaller one"))?;
     let mut config = device_config(new, 0);
     let table = TargetTable::create(&config).map(Arc::new).map_err(no)?;
     open_media(slice::from_mut(&mut config), slice::from_ref(new)).map_err(no)?;
@@ -326,7 +337,7 @@ fn prepare(
 }
 
 fn busy() -> CommandError {
-    CommandError::new(ErrorCode::Busy, "another target is being added, removed or resized")
+    CommandError::new(ErrorCode::Busy, "another tier is being added, removed or resized")
 }
 
 /// Finds a target by name or path.
@@ -345,7 +356,7 @@ fn find(held: &[OpenTarget], asked: &Path) -> Result<usize, CommandError> {
         } else {
             format!("there are: {}", names.join(", "))
         };
-        no(format!("no target {}; {known}", asked.display()))
+        no(format!("there is no tier {}; {known}", asked.display()))
     })
 }
 

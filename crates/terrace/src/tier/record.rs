@@ -73,7 +73,7 @@ impl Entry {
         let mut held = OpenTarget { device, target, number, first_region, made, removed, table: None };
         let config = engine::device_config(&held, 0);
         let table = TargetTable::take_over(&config, own(self.table), own(self.table_read_only));
-        held.table = Some(Arc::new(table.map_err(|err| format!("its table: {err}"))?));
+        held.table = Some(Arc::new(table.map_err(|err| format!("its table in memory is lost ({err})"))?));
         Ok(held)
     }
 }
@@ -128,11 +128,11 @@ pub(crate) fn take_over(shared: &mut Shared) {
         match entry.take_over() {
             Ok(target) if removed => super::close(target, &shared.kept),
             Ok(target) => held.push(target),
-            Err(why) => tracing::warn!("{}: {why}; serving without it", path.display()),
+            Err(why) => tracing::warn!("{}: {why}; terrace serves without this tier", path.display()),
         }
     }
     if let Err(err) = write(&shared.instance, &held) {
-        tracing::error!("cannot replace {NAME}: {err}; a restarted terraced uses the old list of targets");
+        tracing::error!("{NAME} cannot be replaced ({err}); a restarted terraced uses the old list of tiers");
     }
     let tables = shared.memory.set_tables(held.iter().filter_map(|held| held.table.clone()).collect());
     let off = std::mem::take(&mut shared.tier.off);

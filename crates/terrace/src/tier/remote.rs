@@ -62,7 +62,7 @@ mod built {
 
     fn missing(path: &Path) -> TargetError {
         let line =
-            "this terrace was built without targets in stores; build it with `make remote`, or name a file";
+            "this terrace was built without tiers in stores; build it with `make remote`, or name a file";
         TargetError::new(path, Fault::Other(line.to_owned()))
     }
 

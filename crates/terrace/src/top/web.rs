@@ -28,7 +28,7 @@ pub(super) fn serve(mnt: PathBuf, args: &cli::Top, every: Duration) -> Result<Ex
     })?;
     let listener = http::bind(address)?;
     let address = listener.local_addr().unwrap_or(address);
-    commands::print(&format!("{}: live at http://{address}/ until Ctrl-C\n", mnt.display()))?;
+    commands::print(&format!("{}: statistics are live at http://{address}/ until Ctrl-C\n", mnt.display()))?;
     let html = PAGE.replace(INTERVAL, &every.as_millis().to_string());
     let served = mnt.clone();
     std::thread::spawn(move || http::serve(&listener, move |path| answer(path, &served, &html)));

@@ -41,7 +41,7 @@ fn nested() {
     fs::create_dir(&inner).unwrap();
     mount(&test.src, &inner).refused(&["the mount point is inside the source", "terrace run --on"]);
     mount(&inner, &test.src).refused(&["the source is inside the mount point"]);
-    mount(&test.src, &test.src).refused(&["source and mount point at once"]);
+    mount(&test.src, &test.src).refused(&["the source and the mount point at once"]);
     test.nothing_is_left();
 }
 

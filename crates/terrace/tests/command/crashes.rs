@@ -322,7 +322,8 @@ fn after_the_death_of_all_one_command_clears_mounts_and_tells() {
     kill_all(&test);
     let error = || fs::read_dir(&test.mnt).err().and_then(|err| err.raw_os_error());
     wait_until("the kernel has noticed", || error() == Some(libc::ENOTCONN));
-    test.ask("stat", &[]).refused(&["its daemon died, with its supervisor", "terrace umount"]);
+    test.ask("stat", &[])
+        .refused(&["the daemon and the supervisor of this mount are dead", "terrace umount"]);
 
     let told = test.mount(&[]);
     assert_eq!(told.code, Some(0), "{}", told.err);

@@ -81,6 +81,6 @@ fn full_runtime_directories_are_refused_in_one_line() {
     let run = "for d in /run/terrace /tmp /dev/shm; do mkdir -p $d; mount -t tmpfs -o size=4k none $d; \
                [ $d = /run/terrace ] || mkdir -m 700 $d/terrace-0; head -c 4096 /dev/zero > $d/fill || :; done; \
                exec \"$t\" run --memory 32MiB --mount --no-preload --on \"$1\" -- true";
-    told(script(&test, run)).refused(&["/run/terrace: No space left on device", "make room there"]);
+    told(script(&test, run)).refused(&["/run/terrace: No space left on device", "free space there"]);
     test.nothing_is_left();
 }

@@ -94,7 +94,8 @@ fn a_trace_ends_by_time_by_size_and_with_the_daemon() {
 fn a_trace_is_not_written_where_it_would_record_itself() {
     let Some(test) = TestMount::mounted() else { return };
     let inside = test.mnt.join("t");
-    test.ask("trace", &["-o", text(&inside)]).refused(&["it lies on the mount", "name a file elsewhere"]);
+    test.ask("trace", &["-o", text(&inside)])
+        .refused(&["it lies on the mount", "name a file outside the mount"]);
     assert!(!inside.exists());
     test.ask("trace", &["-o", "/nonexistent/t"]).refused(&["/nonexistent/t: No such file"]);
     test.ask("trace", &["-o", text(&test.src)]).refused(&["Is a directory"]);
@@ -172,7 +173,11 @@ fn threads_are_shown_by_memory_node() {
         let report = json::<NumaReport>(test.ask("numa", &["--json"])).numa;
         assert_eq!((report.nodes.len(), report.moved), (online.len().div_ceil(2), 0), "{report:?}");
         let shown = test.ask("numa", &[]).fine().out;
-        assert_eq!(shown == "one memory node: there is nothing to place\n", online == "0", "{shown}");
+        assert_eq!(
+            shown == "this machine has one memory node: there is nothing to place\n",
+            online == "0",
+            "{shown}"
+        );
         assert!(reader.wait().unwrap().success());
         test.ask("check", &[]).fine();
         test.ask("umount", &[]).fine();

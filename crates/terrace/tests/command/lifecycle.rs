@@ -122,7 +122,7 @@ fn a_source_that_has_room_again_gets_the_last_writes() {
     assert!(!write_apart(&test.mnt.join("f"), &[7; 600_000]), "the close fails");
     told(Command::new("umount").arg(&test.mnt)).fine();
     let log = || test.instances().first().and_then(|dir| fs::read_to_string(dir.join("terraced.log")).ok());
-    wait_until("it was refused once", || log().is_some_and(|log| log.contains("not everything is written")));
+    wait_until("it was refused once", || log().is_some_and(|log| log.contains("does not take all data")));
     fs::remove_file(test.src.join("full")).unwrap();
     test.nothing_is_left();
     assert!(fs::read(test.src.join("f")).unwrap() == vec![7; 600_000]);

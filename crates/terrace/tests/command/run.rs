@@ -430,7 +430,7 @@ fn umount_leaves_what_a_command_has_mounted_over_a_copy() {
     );
     let told = in_a_private_namespace(&other, &script);
     assert_eq!((told.code, told.out.as_str()), (Some(0), "kept\n"), "{}", told.err);
-    assert!(told.whole_err.contains("all is written; its daemon serves"), "{}", told.whole_err);
+    assert!(told.whole_err.contains("all data are written; its daemon still serves"), "{}", told.whole_err);
     test.nothing_is_left();
     other.nothing_is_left();
 }

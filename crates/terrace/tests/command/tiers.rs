@@ -34,7 +34,7 @@ fn target(test: &TestMount) -> String {
 fn warned(told: Outcome, parts: &[&str]) {
     assert_eq!((told.code, told.err.lines().count()), (Some(0), 1), "{}", told.err);
     assert!(
-        told.err.starts_with("terrace: ") && told.err.ends_with("; serving without it\n"),
+        told.err.starts_with("terrace: ") && told.err.ends_with("; terrace serves without this tier\n"),
         "{}",
         told.err
     );
@@ -106,7 +106,7 @@ fn target_that_is_off_goes_live_and_stays_gone() {
     assert_eq!(devices(), 1);
     let mnt = text(&test.mnt);
     let out = tier(&["remove", mnt, "device", "--force"]).fine().out;
-    assert!(out.contains("it was not in use, and is unchanged"), "{out}");
+    assert!(out.contains("its file was not in use, and is unchanged"), "{out}");
     assert_eq!(devices(), 0);
     let (_, terraced) = test.processes();
     crash(terraced, libc::SIGKILL);
@@ -225,7 +225,7 @@ fn drop_empties_a_tier_and_keeps_its_place() {
     let path = target(&test);
     run(&test, &sized(&path, "16MiB"), &[], "true").fine();
     let was = shown(&path).tier.unwrap();
-    assert!(tier(&["drop", &path]).fine().out.contains("is the tier of"));
+    assert!(tier(&["drop", &path]).fine().out.contains("still belongs to"));
     let now = shown(&path).tier.unwrap();
     assert!(now.id != was.id && now.source == was.source);
     assert_eq!((now.regions, now.content.unwrap().pages), (was.regions, 0));
@@ -241,7 +241,7 @@ fn devices_of_one_name_and_wrong_values_are_refused() {
         (
             "[[tier.device]]\npath = \"a\"\n[[tier.device]]\npath = \"b\"\n",
             "line 3",
-            "is the name of two of them",
+            "is the name of two tiers",
         ),
         ("\n[[tier.device]]\nsize = \"1GiB\"\n", "line 2", "tier.device.path is missing"),
         ("[[tier.device]]\npath = \"a\"\nsize = \"big\"\n", "line 3", "`big` is not a size"),

@@ -149,7 +149,7 @@ fn what_a_tier_has_acknowledged_outlives_the_death_of_all() {
     assert_eq!(content(&test), "bdaa");
     assert_eq!(fs::read(test.mnt.join("f")).unwrap()[PAGE], b'd');
     test.ask("umount", &[]).fine();
-    assert_eq!(recover(&test, &[]).fine().out.matches("has everything").count(), 1);
+    assert_eq!(recover(&test, &[]).fine().out.matches("has all data").count(), 1);
     test.nothing_is_left();
 }
 
@@ -170,7 +170,7 @@ fn recover_decides_over_files_that_were_changed_since() {
         let done = recover(&test, &[decision]);
         assert_eq!(done.code, Some(0), "{}{}", done.out, done.err);
         assert_eq!(content(&test), becomes, "{decision}: {}", done.out);
-        assert!(recover(&test, &[]).fine().out.contains("has everything"));
+        assert!(recover(&test, &[]).fine().out.contains("has all data"));
         test.nothing_is_left();
     }
 }

@@ -239,7 +239,7 @@ fn umount_without_a_record_is_refused() {
     let dir = test.instances()[0].clone();
     let hidden = test.file("hidden");
     fs::rename(dir.join("info.json"), &hidden).unwrap();
-    test.ask("umount", &[]).refused(&["no record of its instance", "terrace umount -l"]);
+    test.ask("umount", &[]).refused(&["the record of its instance is missing", "terrace umount -l"]);
     assert!(test.is_mounted());
     fs::rename(&hidden, dir.join("info.json")).unwrap();
     test.finish();
