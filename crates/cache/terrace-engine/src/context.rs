@@ -20,7 +20,6 @@ use crate::nodes::Nodes;
 use crate::rings::ReadTotals;
 use crate::segment::SegmentHandles;
 use crate::state::State;
-use crate::wakeup::Wakeup;
 use commit_speeds::Speeds;
 use prefetch_queue::Jobs;
 use read_marks::Marks;
@@ -31,7 +30,7 @@ use std::sync::{Arc, OnceLock};
 use terrace_shm::DeviceSlot;
 use terrace_shm::device_table::TARGETS_MAX;
 use terrace_shm::layout::CHUNK_FRAMES;
-use terrace_sync::{Condvar, Mutex, RwLock};
+use terrace_sync::{Condvar, Mutex, RwLock, Wakeup};
 
 /// Counters of the mount path, writeback, page fills and prefetch. Relaxed: only statistics read them.
 #[derive(Debug, Default)]

@@ -50,7 +50,6 @@ pub mod table;
 #[cfg(test)]
 mod testing;
 mod tier;
-mod wakeup;
 mod yield_memory;
 
 pub use access_log::set_caller;
@@ -75,7 +74,6 @@ pub use source::{PathFd, SourceFile};
 pub use terrace_shm::compress::CompressionMode;
 pub use terrace_shm::copy::prefetch;
 pub use terrace_shm::device_table::TARGETS_MAX;
-pub use wakeup::Wakeup;
 
 /// Largest number of regions of all targets together, by the width of their numbers in entries.
 pub const REGIONS_MAX: u32 = terrace_shm::DeviceSlot::REGIONS_MAX;

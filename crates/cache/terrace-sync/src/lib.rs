@@ -1,5 +1,5 @@
 //! Locks of the standard library with parking_lot's interface, without poisoning: a panic of the holder frees
-//! the lock.
+//! the lock. [`Wakeup`] wakes one thread.
 //!
 //! Alternative that failed: parking_lot. Its waiters call `sched_yield` several times before they sleep. The
 //! kernel's scheduler (EEVDF) then runs other threads for some milliseconds: 1 % of updates took 0.6 to 1.1
@@ -11,6 +11,7 @@
 //! So `waiting.rs` bounds the wait: once a thread has waited 2 ms, later threads sleep before they lock.
 
 mod waiting;
+mod wakeup;
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -20,6 +21,7 @@ use std::time::{Duration, Instant};
 use waiting::Waiting;
 
 pub use std::sync::WaitTimeoutResult;
+pub use wakeup::Wakeup;
 
 /// A mutex.
 #[derive(Default)]

@@ -18,9 +18,8 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
-use terrace_engine::Wakeup;
 use terrace_engine::io::Io;
-use terrace_sync::{Mutex, MutexGuard};
+use terrace_sync::{Mutex, MutexGuard, Wakeup};
 
 /// Room reserved on the disk at once, bytes.
 const RESERVE: u64 = 4 << 20;

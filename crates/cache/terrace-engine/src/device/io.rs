@@ -6,13 +6,12 @@ use crate::device::medium::Medium;
 use crate::device::superblock::{self, Found, Superblock, UndestagedMark};
 use crate::io::AlignedBuf;
 use crate::segment::TargetTable;
-use crate::wakeup::Wakeup;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use terrace_policy::device::cost::ReadCost;
 use terrace_shm::{DeviceSlot, DeviceTable, PAGE_SIZE};
-use terrace_sync::{Condvar, Mutex, RwLock};
+use terrace_sync::{Condvar, Mutex, RwLock, Wakeup};
 
 /// Assumed write rate until the first measurement, bytes per second.
 const WRITE_RATE: f64 = 500e6;

@@ -13,7 +13,6 @@ use crate::context::Context;
 use crate::observe::trace::{Recorder, Recording};
 use crate::preload_server::Clients;
 use crate::rings::Rings;
-use crate::wakeup::Wakeup;
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
@@ -22,7 +21,7 @@ use std::time::{Duration, Instant};
 use terrace_api::numa::{Numa, NumaMode, NumaMove, NumaNode, NumaThread};
 use terrace_policy::numa::{Config, Decision, MoveReason, Placer, Rules, ThreadMove, What};
 use terrace_shm::layout::HUGE;
-use terrace_sync::Mutex;
+use terrace_sync::{Mutex, Wakeup};
 
 const PERIOD: Duration = Duration::from_secs(1);
 /// Length of the recorded window in each period.

@@ -19,7 +19,6 @@
 
 use crate::context::Context;
 use crate::state::sampler::Sampled;
-use crate::wakeup::Wakeup;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -28,7 +27,7 @@ use terrace_policy::minisim::Miniature;
 use terrace_policy::mrc::{SAMPLES, Shards};
 use terrace_shm::PAGE_SIZE;
 use terrace_shm::layout::CHUNK_FRAMES;
-use terrace_sync::Mutex;
+use terrace_sync::{Mutex, Wakeup};
 
 /// Interval between two looks: minimum, value while idle, maximum.
 const LOOK_MIN: Duration = Duration::from_millis(20);

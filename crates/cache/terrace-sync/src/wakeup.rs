@@ -1,7 +1,7 @@
 //! Wake-up of one thread by other threads.
 
+use crate::{Condvar, Mutex};
 use std::time::Duration;
-use terrace_sync::{Condvar, Mutex};
 
 /// A flag on which one thread sleeps, and which others set.
 #[derive(Debug, Default)]
