@@ -6,11 +6,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use terrace_engine::io::{BlockingIo, Io, UringIo};
 use terrace_engine::{
     Access, CompressedConfig, DeviceConfig, Engine, EngineConfig, IoKind, NumaConfig, SegmentHandles,
     StampClock, SystemClock, TargetTable,
 };
+use terrace_io::{BlockingIo, Io, UringIo};
 use terrace_policy::placement::levels::levels;
 
 use crate::config::{

@@ -18,7 +18,7 @@
 //! | `state` | all data that change under one lock |
 //! | [`device`] | device tiers: on-disk format, I/O, the scan at a start |
 //! | `file` | a file of the source: its descriptors and its state in the cache |
-//! | [`io`], `clock` | the only interfaces to the outside, with test doubles |
+//! | `clock` | the time, with test doubles |
 //! | [`table`] | fast hash tables, and their shrinking after a burst |
 //!
 //! The engine is a cache of objects, which are numbered files. It does not know names, inodes or the
@@ -34,7 +34,6 @@ mod context;
 pub mod device;
 mod engine;
 mod file;
-pub mod io;
 mod nodes;
 pub mod numa;
 mod observe;

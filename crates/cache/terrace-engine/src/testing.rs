@@ -3,11 +3,11 @@
 use crate::clock::Clock;
 use crate::config::{Access, DeviceConfig};
 use crate::device::Superblock;
-use crate::io::Io;
 use crate::{Engine, EngineConfig, ObjectRef, SegmentHandles};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use terrace_io::Io;
 
 /// An engine over a new segment. It has no threads before [`Engine::serve`].
 pub(crate) fn started(config: EngineConfig, clock: Arc<dyn Clock>, io: impl Io + 'static) -> Arc<Engine> {

@@ -127,10 +127,10 @@ impl SegmentHandles {
 
 #[cfg(test)]
 mod tests {
-    use crate::io::testing::NullIo;
     use crate::{AccessPath, Engine, EngineConfig, SegmentHandles, SystemClock};
     use std::os::fd::AsRawFd;
     use std::sync::Arc;
+    use terrace_io::testing::NullIo;
 
     const MIB: u64 = 1 << 20;
 

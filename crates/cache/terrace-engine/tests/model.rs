@@ -6,12 +6,12 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use terrace_api::stats::Stats;
-use terrace_engine::io::testing::{Faults, ShortCalls, SimIo};
-use terrace_engine::io::{BlockingIo, Io, UringIo};
 use terrace_engine::{
     AccessPath, Admit, CompressedConfig, CompressionMode, Engine, EngineConfig, ObjectRef, SegmentHandles,
     SystemClock,
 };
+use terrace_io::testing::{Faults, ShortCalls, SimIo};
+use terrace_io::{BlockingIo, Io, UringIo};
 use terrace_testkit::rng::{Rng, seed};
 
 struct Fixture {

@@ -4,8 +4,8 @@
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use terrace_engine::io::testing::NullIo;
 use terrace_engine::{AccessPath, Engine, EngineConfig, ObjectRef, SegmentHandles, SystemClock};
+use terrace_io::testing::NullIo;
 use terrace_policy::{Evict, build};
 use terrace_sim::sim::{Mode, run_ids};
 use terrace_testkit::rng::Rng;

@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
-use terrace_engine::io::testing::{Call, HookIo};
-use terrace_engine::io::{BlockingIo, Io};
 use terrace_engine::{AccessPath, Engine, EngineConfig, ObjectRef, SegmentHandles, SystemClock};
+use terrace_io::testing::{Call, HookIo};
+use terrace_io::{BlockingIo, Io};
 use terrace_sync::{Condvar, Mutex};
 
 /// Blocks callers until it is opened.

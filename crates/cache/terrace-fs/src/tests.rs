@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 
-use terrace_engine::io::BlockingIo;
 use terrace_engine::{Engine, EngineConfig, SegmentHandles, SystemClock};
+use terrace_io::BlockingIo;
 
 use crate::inode::durable::tests::region;
 use crate::*;

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use terrace_engine::device::superblock::COPIES_AT;
 use terrace_engine::device::{Geometry, Medium, ReadPiece};
-use terrace_engine::io::IoVec;
+use terrace_io::IoVec;
 use terrace_sync::{Condvar, Mutex, RwLock};
 
 const PAGE: u64 = 4096;

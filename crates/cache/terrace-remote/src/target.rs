@@ -24,7 +24,7 @@ use terrace_engine::device::target::{
     self, Fault, TargetError, TargetRequest, check_index, check_outside, now, source_of, tier_of,
 };
 use terrace_engine::device::{DATA_AT, Found, Geometry, Medium, Scanned, Source, Superblock, scan};
-use terrace_engine::io::IoVec;
+use terrace_io::IoVec;
 
 const PAGE_SIZE: usize = 4096;
 /// Size of a region, bytes. A request costs the same for a large region, but several regions are in memory.

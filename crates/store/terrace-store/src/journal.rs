@@ -29,7 +29,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use terrace_engine::io::Io;
+use terrace_io::Io;
 use terrace_sync::Mutex;
 
 const MAGIC: [u8; 8] = *b"TERRJRN1";

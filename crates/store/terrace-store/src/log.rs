@@ -18,7 +18,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
-use terrace_engine::io::Io;
+use terrace_io::Io;
 use terrace_sync::{Mutex, MutexGuard, Wakeup};
 
 /// Room reserved on the disk at once, bytes.

@@ -12,7 +12,7 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use terrace_engine::io::Io;
+use terrace_io::Io;
 use terrace_sync::{Mutex, Wakeup};
 
 /// Numbers of changes that are not logged begin here.

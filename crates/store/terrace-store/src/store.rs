@@ -13,8 +13,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use terrace_api::stats::Stats;
-use terrace_engine::io::{BlockingIo, Io, UringIo};
 use terrace_engine::{Engine, IoKind};
+use terrace_io::{BlockingIo, Io, UringIo};
 
 /// An open store. Clones are the same store; it is closed when the last of them and of its buckets is dropped.
 #[derive(Debug, Clone)]

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use terrace_engine::io::{Io, IoVec};
+use terrace_io::{Io, IoVec};
 
 pub(crate) fn write_all(io: &dyn Io, file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
     write_parts(io, file, at, &[bytes])

@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-use terrace_engine::io::{is_busy, is_ring};
+use terrace_io::{is_busy, is_ring};
 
 use super::front::descriptors_named;
 use crate::handover::Shared;

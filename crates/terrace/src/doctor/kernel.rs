@@ -4,7 +4,7 @@ use std::io;
 
 use rustix::thread::CapabilitySet;
 use terrace_api::doctor::{Check, State};
-use terrace_engine::io::UringIo;
+use terrace_io::UringIo;
 
 use crate::error::reason;
 use crate::mounts;

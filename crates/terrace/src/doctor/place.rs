@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use terrace_api::doctor::{Check, State};
-use terrace_engine::io::AlignedBuf;
+use terrace_io::AlignedBuf;
 
 use crate::claim;
 use crate::error::reason;

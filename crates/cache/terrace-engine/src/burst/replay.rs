@@ -12,13 +12,13 @@ use crate::device::{UndestagedFile, format};
 use crate::file::identity::Identity;
 use crate::file::object::ObjectId;
 use crate::file::source::{PathFd, SourceFile};
-use crate::io::{AlignedBuf, IoVec};
 use crate::path::sync;
 use crate::state::device::Status;
 use crate::tier::intent::{self, Boot, INTENT_NS, MARGIN_NS, on_target, write_records};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+use terrace_io::{AlignedBuf, IoVec};
 use terrace_shm::{DeviceSlot, PAGE_SIZE};
 
 const PAGE: u64 = PAGE_SIZE as u64;

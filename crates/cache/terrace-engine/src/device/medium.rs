@@ -1,12 +1,12 @@
 //! Access to the bytes of one device of a tier. Positions and lengths are multiples of 4096. Buffers are
-//! page-aligned, as direct I/O requires ([`crate::io::AlignedBuf`]).
+//! page-aligned, as direct I/O requires ([`terrace_io::AlignedBuf`]).
 
-use crate::io::{AlignedBuf, Io, IoVec, Limit, ReadOp};
 use std::fmt::Debug;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use terrace_io::{AlignedBuf, Io, IoVec, Limit, ReadOp};
 
 /// Time limit of a read; after it the source answers.
 pub(crate) const READ_MAX: Duration = Duration::from_secs(1);

@@ -33,10 +33,10 @@ mod undestaged;
 use super::format::{Batch, Filling, KEY_PAGES_MAX, PastFilling, Record, TO_THE_END, crc};
 use super::medium::{Medium, ReadPiece};
 use super::superblock::{Superblock, UndestagedMark};
-use crate::io::{AlignedBuf, IoVec};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::ops::Bound::{Excluded, Included};
+use terrace_io::{AlignedBuf, IoVec};
 use terrace_shm::{DeviceSlot, PAGE_SIZE};
 
 pub use undestaged::{Undestaged, UndestagedFile, WriteIntents};

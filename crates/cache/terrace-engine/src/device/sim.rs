@@ -1,9 +1,9 @@
 //! A simulated device in memory with a volatile write cache, for tests: power cuts, bit flips, failures.
 
 use super::medium::{Medium, total};
-use crate::io::IoVec;
 use std::io;
 use std::ops::Range;
+use terrace_io::IoVec;
 use terrace_shm::PAGE_SIZE;
 use terrace_sync::Mutex;
 use terrace_testkit::rng::Rng;

@@ -15,8 +15,8 @@
 
 use super::format::{DATA_AT, Geometry, TierId, crc_without_itself, u32_at, u64_at};
 use super::medium::{Medium, is_zero};
-use crate::io::AlignedBuf;
 use std::io;
+use terrace_io::AlignedBuf;
 use terrace_shm::PAGE_SIZE;
 
 /// Byte offsets of the two copies.

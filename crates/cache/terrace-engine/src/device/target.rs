@@ -17,7 +17,6 @@ use super::format::{DATA_AT, Geometry};
 use super::medium::{FileMedium, erase, is_zero};
 use super::scan::{Scanned, scan};
 use super::superblock::{self, Found, Source, Superblock, UndestagedMark};
-use crate::io::{AlignedBuf, BlockingIo};
 use rustix::fs::{FallocateFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::Metadata;
@@ -27,6 +26,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
+use terrace_io::{AlignedBuf, BlockingIo};
 use terrace_shm::{DeviceSlot, PAGE_SIZE};
 
 pub use error::{Fault, TargetError};

@@ -328,12 +328,12 @@ fn refusal_text(kept: NotMoved) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::io::testing::NullIo;
     use crate::{AccessPath, Engine, EngineConfig, NumaConfig, SegmentHandles, SystemClock, set_caller};
     use std::os::fd::AsRawFd;
     use std::path::Path;
     use std::sync::Arc;
     use terrace_api::numa::NumaMode;
+    use terrace_io::testing::NullIo;
 
     /// An engine on a simulated machine with these processors on its nodes.
     fn engine(mode: NumaMode, sys: &Path, nodes: &[&str]) -> Arc<Engine> {

@@ -175,11 +175,11 @@ fn check_memory(cx: &Context) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use crate::io::testing::{Call, HookIo, NullIo};
     use crate::{Engine, EngineConfig, SegmentHandles, SystemClock};
     use std::os::fd::AsRawFd;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::{Arc, Barrier};
+    use terrace_io::testing::{Call, HookIo, NullIo};
 
     #[test]
     fn truncate_under_way_is_no_disagreement() {

@@ -149,12 +149,12 @@ mod tests {
     use super::*;
     use crate::Engine;
     use crate::clock::ManualClock;
-    use crate::io::testing::NullIo;
     use crate::testing::started;
     use crate::{AccessPath, EngineConfig, ObjectRef};
     use std::os::fd::AsRawFd;
     use std::sync::Arc;
     use std::time::Duration;
+    use terrace_io::testing::NullIo;
 
     const PAGE: u64 = 4096;
 

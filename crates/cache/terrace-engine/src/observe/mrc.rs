@@ -292,11 +292,11 @@ mod tests {
     use super::*;
     use crate::Engine;
     use crate::clock::ManualClock;
-    use crate::io::testing::NullIo;
     use crate::state::sampler::EVENTS_MAX;
     use crate::testing::started;
     use crate::{AccessPath, EngineConfig, ObjectRef};
     use std::os::fd::AsRawFd;
+    use terrace_io::testing::NullIo;
     use terrace_testkit::rng::Rng;
 
     #[test]

@@ -264,10 +264,10 @@ impl Drop for Recorder {
 mod tests {
     use super::*;
     use crate::Engine;
-    use crate::io::testing::NullIo;
     use crate::testing::started;
     use crate::{AccessPath, EngineConfig, SystemClock};
     use std::os::fd::AsRawFd;
+    use terrace_io::testing::NullIo;
 
     fn engine() -> Arc<Engine> {
         let config = EngineConfig {

@@ -5,11 +5,11 @@ use crate::device::io::DeviceIo;
 use crate::device::medium::ReadPiece;
 use crate::file::object::Object;
 use crate::file::source::DataFd;
-use crate::io::{IoVec, ReadOp};
 use crate::tier::trouble;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use terrace_io::{IoVec, ReadOp};
 use terrace_shm::device_table::check_of_page;
 use terrace_shm::{DeviceSlot, DeviceTable, PAGE_SIZE};
 
@@ -198,9 +198,9 @@ fn zero_beyond(cx: &Context, frames: &[u32], n: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::testing::{Call, HookIo, NullIo};
     use crate::{Engine, EngineConfig, SegmentHandles, SystemClock};
     use std::os::fd::AsRawFd;
+    use terrace_io::testing::{Call, HookIo, NullIo};
     use terrace_sync::Mutex;
 
     #[test]

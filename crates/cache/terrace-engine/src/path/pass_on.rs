@@ -3,13 +3,13 @@
 
 use crate::context::Context;
 use crate::file::object::Object;
-use crate::io::{AlignedBuf, IoVec};
 use crate::state::State;
 use crate::state::page_table::{NotInMemory, key_of};
 use std::cell::RefCell;
 use std::io;
 use std::num::NonZeroU32;
 use std::ops::Range;
+use terrace_io::{AlignedBuf, IoVec};
 use terrace_shm::{PAGE_SIZE, State as EntryState};
 
 const PAGE: u64 = PAGE_SIZE as u64;

@@ -160,12 +160,12 @@ pub(crate) fn pin(cx: &Context, o: &Object, span: Span, until_ns: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::testing::{Call, HookIo, NullIo};
-    use crate::io::{BlockingIo, Io};
     use crate::testing::{sparse_object, started};
     use crate::{AccessPath, Engine, EngineConfig, ObjectRef, SystemClock};
     use std::fs::File;
     use std::sync::{Arc, OnceLock};
+    use terrace_io::testing::{Call, HookIo, NullIo};
+    use terrace_io::{BlockingIo, Io};
     use terrace_testkit::rng::Rng;
 
     const PAGES: u64 = 10_000;

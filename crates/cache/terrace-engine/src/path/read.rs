@@ -87,13 +87,13 @@ fn count_read(cx: &Context, done: usize, missed: usize) {
 
 #[cfg(test)]
 mod tests {
-    use crate::io::testing::{Call, HookIo, NullIo};
     use crate::{AccessPath, Engine, EngineConfig, ObjectRef, SegmentHandles, SystemClock};
     use std::os::fd::AsRawFd;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::sync::mpsc::{RecvTimeoutError, SyncSender};
     use std::time::Duration;
+    use terrace_io::testing::{Call, HookIo, NullIo};
     use terrace_sync::Mutex;
 
     /// Lets another thread change the file during each read of the source, and waits for it, with a limit.

@@ -175,11 +175,11 @@ mod tests {
     use crate::Engine;
     use crate::clock::SystemClock;
     use crate::config::EngineConfig;
-    use crate::io::testing::NullIo;
     use crate::segment::SegmentHandles;
     use std::os::fd::AsRawFd;
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
+    use terrace_io::testing::NullIo;
 
     const PAGES: u64 = 1024;
 

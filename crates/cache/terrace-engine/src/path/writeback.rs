@@ -7,13 +7,13 @@
 use crate::context::Context;
 use crate::file::object::Object;
 use crate::file::source::DataFd;
-use crate::io::{IoVec, WriteOp};
 use crate::state::dirty::WritebackOutcome;
 use crate::tier::intent;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use terrace_io::{IoVec, WriteOp};
 use terrace_shm::PAGE_SIZE;
 
 const PAGE: u64 = PAGE_SIZE as u64;

@@ -74,12 +74,12 @@ fn look(cx: &Context) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::testing::NullIo;
     use crate::path::prefetch;
     use crate::testing::{sparse_object, started};
     use crate::{AccessPath, Engine, EngineConfig, ObjectRef, SystemClock};
     use std::fs::File;
     use std::sync::Arc;
+    use terrace_io::testing::NullIo;
     use terrace_testkit::rng::Rng;
 
     const PAGES: u64 = 20_000;

@@ -6,7 +6,6 @@ use super::testing::{
 };
 use crate::config::DeviceConfig;
 use crate::device::{FileMedium, Geometry, Superblock, superblock};
-use crate::io::BlockingIo;
 use crate::segment::TargetTable;
 use crate::{Engine, SegmentHandles};
 use std::fs::File;
@@ -15,6 +14,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+use terrace_io::BlockingIo;
 use terrace_policy::device::log::REGIONS_MIN;
 use terrace_shm::layout::Header;
 use terrace_testkit::rng::Rng;

@@ -5,7 +5,6 @@ use super::testing::{
 };
 use crate::device::{FileMedium, superblock};
 use crate::file::object::ObjectRef;
-use crate::io::BlockingIo;
 use crate::segment::SegmentHandles;
 use crate::{CompressedConfig, Engine};
 use std::collections::HashSet;
@@ -14,6 +13,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Duration;
 use terrace_api::tiers::{TierKind, TierRow};
+use terrace_io::BlockingIo;
 use terrace_testkit::rng::Rng;
 use terrace_testkit::wait::wait_until;
 

@@ -1,8 +1,6 @@
 //! Test fixture: an engine with device tiers, its sources and targets, and the expected content.
 
 use crate::device::{FileMedium, Geometry, Source, Superblock, superblock};
-use crate::io::testing::{Call, HookIo};
-use crate::io::{BlockingIo, Io, IoVec};
 use crate::state::State;
 use crate::state::device::Device;
 use crate::{
@@ -17,6 +15,8 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
+use terrace_io::testing::{Call, HookIo};
+use terrace_io::{BlockingIo, Io, IoVec};
 use terrace_sync::{Mutex, MutexGuard};
 use terrace_testkit::rng::Rng;
 use terrace_testkit::wait::wait_until;

@@ -139,12 +139,12 @@ impl State {
 #[cfg(test)]
 mod tests {
     use crate::clock::ManualClock;
-    use crate::io::testing::NullIo;
     use crate::testing::{sparse_object, started};
     use crate::{AccessPath, Engine, EngineConfig, ObjectRef};
     use std::fs::File;
     use std::sync::Arc;
     use std::time::Duration;
+    use terrace_io::testing::NullIo;
 
     const PAGES: u64 = 20_000;
 

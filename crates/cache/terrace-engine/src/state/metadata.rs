@@ -57,11 +57,11 @@ impl Metadata {
 #[cfg(test)]
 mod tests {
     use crate::config::CompressedConfig;
-    use crate::io::testing::NullIo;
     use crate::path::resize;
     use crate::{AccessPath, Engine, EngineConfig, SegmentHandles, SystemClock};
     use std::os::fd::AsRawFd;
     use std::sync::Arc;
+    use terrace_io::testing::NullIo;
     use terrace_testkit::rng::Rng;
 
     const PAGE: u64 = terrace_shm::PAGE_SIZE as u64;

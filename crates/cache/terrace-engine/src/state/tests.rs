@@ -1,8 +1,6 @@
 //! State of a whole engine: recovery, resizing, versions.
 
 use super::page_table::{PageVersion, key_of};
-use crate::io::testing::{Faults, NullIo, SimIo};
-use crate::io::{BlockingIo, Io};
 use crate::path::resize;
 use crate::preload_server::requests;
 use crate::segment::flag::REUSED;
@@ -11,6 +9,8 @@ use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use terrace_io::testing::{Faults, NullIo, SimIo};
+use terrace_io::{BlockingIo, Io};
 use terrace_shm::layout::CHUNK_FRAMES;
 use terrace_shm::protocol::NO_LEAF;
 

@@ -10,11 +10,11 @@
 use crate::context::Context;
 use crate::device::io::{DeviceIo, Writer};
 use crate::device::scan::FilledRegion;
-use crate::io::AlignedBuf;
 use crate::state::State;
 use crate::tier::append::{self, CONTENT_MAX, Pages};
 use crate::tier::pages::{self, Page};
 use crate::tier::{place, regions};
+use terrace_io::AlignedBuf;
 use terrace_shm::{DeviceSlot, PAGE_SIZE};
 
 /// Reclaims the oldest region on the target's own thread, after other targets. False: none is due.

@@ -7,7 +7,6 @@ use crate::device::format::Record;
 use crate::device::io::{DeviceIo, Writer};
 use crate::device::scan::{FilledRegion, region_keys};
 use crate::device::superblock::Superblock;
-use crate::io::AlignedBuf;
 use crate::state::State;
 use crate::state::device::Device;
 use crate::state::slots::Named;
@@ -15,6 +14,7 @@ use crate::state::targets::Targets;
 use crate::tier::append::{self, CONTENT_MAX, Pages};
 use crate::tier::pages::{self, Page};
 use std::io;
+use terrace_io::AlignedBuf;
 use terrace_shm::{DeviceSlot, PAGE_SIZE};
 
 /// Pages dropped under one lock.

@@ -14,7 +14,7 @@ use fuser::{
     ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
     ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use terrace_engine::io::AlignedBuf;
+use terrace_io::AlignedBuf;
 
 use super::convert::{Answer, caller, errno, file_attr, file_type, no_entry, opened, set_time};
 use super::late;

@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
-use terrace_engine::io::BlockingIo;
 use terrace_engine::{Engine, EngineConfig, SegmentHandles, SystemClock};
 use terrace_fs::{DurableLayout, DurableRegion, Namespace, NamespaceConfig, PageCache, fuse, limits};
+use terrace_io::BlockingIo;
 
 use crate::direct::Direct;
 

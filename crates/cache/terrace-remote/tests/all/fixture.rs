@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use terrace_engine::device::Medium;
 use terrace_engine::device::target::{Others, TargetError, TargetRequest};
-use terrace_engine::io::{BlockingIo, Io, IoVec};
 use terrace_engine::{
     Access, AccessPath, CompressedConfig, DeviceConfig, Engine, EngineConfig, ObjectRef, SegmentHandles,
     SystemClock,
 };
+use terrace_io::{BlockingIo, Io, IoVec};
 use terrace_remote::Target;
 use terrace_testkit::rng::Rng;
 use terrace_testkit::wait::wait_until;

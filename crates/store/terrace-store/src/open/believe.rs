@@ -15,7 +15,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use terrace_engine::io::Io;
+use terrace_io::Io;
 
 /// Bytes of one read.
 const PIECE: usize = 1 << 20;

@@ -9,7 +9,7 @@ use crate::record::Record;
 use crate::records::Records;
 use std::fs::File;
 use std::os::fd::AsRawFd;
-use terrace_engine::io::Io;
+use terrace_io::Io;
 
 /// The log that the opened store continues.
 #[derive(Debug)]

@@ -14,7 +14,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use terrace_engine::io::Io;
+use terrace_io::Io;
 
 /// The heap file of the store `name`.
 fn heap_path(dir: &Path, name: &str) -> PathBuf {

@@ -34,8 +34,8 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use terrace_engine::io::Io;
 use terrace_engine::{Engine, ObjectRef, SystemClock};
+use terrace_io::Io;
 use terrace_sync::Wakeup;
 
 /// Opens the store and starts the engine's threads. Also returns whether the log has records that no mark

@@ -18,7 +18,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use terrace_engine::io::Io;
+use terrace_io::Io;
 
 /// The result of a replay.
 #[derive(Debug)]

@@ -254,7 +254,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let options = StoreOptions { memory_bytes: 16 << 20, sync: SyncPolicy::Never, ..Default::default() };
         let segment = Segment::create(&options).unwrap();
-        let io = terrace_engine::io::BlockingIo::default();
+        let io = terrace_io::BlockingIo::default();
         let (state, _) = crate::open::open(dir.path(), &options, &segment, std::sync::Arc::new(io)).unwrap();
         let bucket = buckets::get_or_create(&state, "b").unwrap();
         // The put has checked the bucket before it persists, and locks its table afterwards.

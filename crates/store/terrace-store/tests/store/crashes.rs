@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use terrace_engine::io::BlockingIo;
-use terrace_engine::io::testing::{Call, HookIo};
+use terrace_io::BlockingIo;
+use terrace_io::testing::{Call, HookIo};
 use terrace_store::{Bucket, Segment, Store, StoreOptions, SyncPolicy};
 use terrace_testkit::rng::{Rng, seed};
 

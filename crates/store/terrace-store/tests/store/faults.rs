@@ -21,8 +21,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use terrace_engine::io::BlockingIo;
-use terrace_engine::io::testing::{Call, Faults, HookIo, SimIo};
+use terrace_io::BlockingIo;
+use terrace_io::testing::{Call, Faults, HookIo, SimIo};
 use terrace_store::{Error, Segment, Store, StoreOptions, SyncPolicy};
 use terrace_testkit::wait::wait_until;
 

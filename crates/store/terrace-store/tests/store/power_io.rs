@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use terrace_engine::io::{BlockingIo, Io, IoVec};
+use terrace_io::{BlockingIo, Io, IoVec};
 use terrace_testkit::rng::Rng;
 
 const PAGE: usize = 4096;

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use terrace_engine::io::BlockingIo;
-use terrace_engine::io::testing::{Call, HookIo};
+use terrace_io::BlockingIo;
+use terrace_io::testing::{Call, HookIo};
 use terrace_store::{Bucket, Segment, Store};
 use terrace_testkit::wait::{holds_within, wait_until};
 

@@ -2,9 +2,9 @@
 //! hangs.
 
 use super::*;
-use crate::io::testing::{Faults, ShortCalls, SimIo};
-use crate::io::{AlignedBuf, BlockingIo, UringIo};
 use std::os::fd::AsRawFd;
+use terrace_io::testing::{Faults, ShortCalls, SimIo};
+use terrace_io::{AlignedBuf, BlockingIo, UringIo};
 use terrace_testkit::rng::Rng;
 
 const PAGE: usize = 4096;

@@ -1,13 +1,13 @@
 //! Tests of a follower in an engine: recorded orders are fetched ahead, wrong schedules end themselves.
 
 use super::*;
-use crate::io::testing::NullIo;
 use crate::testing::{sparse_object, started};
 use crate::{AccessPath, Engine, EngineConfig, SystemClock};
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use terrace_api::schedule::{self, Span};
+use terrace_io::testing::NullIo;
 use terrace_testkit::rng::Rng;
 
 const PAGES: u64 = 10_000;

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::file::object::ObjectRef;
-use crate::io::BlockingIo;
 use crate::path::resize;
 use crate::reclaim::balance::{self, BalanceClock};
 use crate::reclaim::compress;
@@ -10,6 +9,7 @@ use crate::state::Leaving;
 use crate::{AccessPath, Engine, EngineConfig, SystemClock};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use terrace_io::BlockingIo;
 use terrace_shm::State as EntryState;
 use terrace_shm::compress::{CompressionMode, Compressor};
 use terrace_testkit::rng::Rng;

@@ -1,6 +1,5 @@
 //! A simulated source that loses unsynced data at a power cut, as an implementation of the engine's I/O.
 
-use crate::io::{BlockingIo, Io, IoVec, WriteOp};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
@@ -10,6 +9,7 @@ use std::os::fd::RawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use terrace_io::{BlockingIo, Io, IoVec, WriteOp};
 use terrace_sync::Mutex;
 use terrace_testkit::rng::Rng;
 

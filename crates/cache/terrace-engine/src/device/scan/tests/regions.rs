@@ -5,12 +5,12 @@ use super::writer::{formatted, found};
 use crate::device::format::Geometry;
 use crate::device::superblock::{self, Source};
 use crate::device::{FileMedium, SimMedium};
-use crate::io::testing::ShortCalls;
-use crate::io::{BlockingIo, Io, UringIo};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Instant;
+use terrace_io::testing::ShortCalls;
+use terrace_io::{BlockingIo, Io, UringIo};
 
 const FIRST: Filling = Filling { lap: 1 << 32, before: None };
 

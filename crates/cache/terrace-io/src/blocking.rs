@@ -182,8 +182,8 @@ impl Io for BlockingIo {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::AlignedBuf;
-    use crate::io::page_cache::tests::cached_pages;
+    use crate::AlignedBuf;
+    use crate::page_cache::tests::cached_pages;
     use rustix::fs::{FallocateFlags, Mode, fallocate, ftruncate, open};
     use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
     use std::os::fd::{AsFd, BorrowedFd};

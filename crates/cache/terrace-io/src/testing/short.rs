@@ -1,7 +1,7 @@
 //! Short reads and writes, as the kernel may produce them. This layer is below the other implementations, so
 //! that tests cover their code for resuming calls.
 
-use crate::io::{IoVec, total};
+use crate::{IoVec, total};
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -32,11 +32,11 @@ impl ShortCalls {
     }
     /// Calls so far; 0 for the default, which does not count.
     #[cfg(test)]
-    pub(in crate::io) fn calls(&self) -> u64 {
+    pub(crate) fn calls(&self) -> u64 {
         self.0.as_ref().map_or(0, |inner| inner.calls.load(Ordering::Relaxed))
     }
     /// The part of a call that is to be done: all of it, or some whole pages.
-    pub(in crate::io) fn cut<'a>(&self, bufs: &'a [IoVec]) -> Cow<'a, [IoVec]> {
+    pub(crate) fn cut<'a>(&self, bufs: &'a [IoVec]) -> Cow<'a, [IoVec]> {
         let Some(inner) = &self.0 else { return Cow::Borrowed(bufs) };
         // The decision depends on the number of the call, not on the thread.
         let call = inner.calls.fetch_add(1, Ordering::Relaxed);

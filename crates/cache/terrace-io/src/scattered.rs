@@ -84,8 +84,8 @@ fn is_small(op: &WriteOp, direct: RawFd) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::page_cache::tests::cached_pages;
-    use crate::io::{AlignedBuf, BlockingIo, Io, IoVec};
+    use crate::page_cache::tests::cached_pages;
+    use crate::{AlignedBuf, BlockingIo, Io, IoVec};
     use rustix::fs::{Mode, open};
     use std::fs::File;
     use std::os::unix::fs::FileExt;

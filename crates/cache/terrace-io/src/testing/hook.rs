@@ -1,6 +1,6 @@
 //! I/O with a test's hook before each call: to count calls, to block one, to fail it.
 
-use crate::io::{Io, IoVec, ReadOp};
+use crate::{Io, IoVec, ReadOp};
 use std::io;
 use std::os::fd::RawFd;
 

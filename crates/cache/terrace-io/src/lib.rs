@@ -1,4 +1,8 @@
-//! I/O on the source's data: one trait and its implementations; those for tests are in `testing`.
+//! I/O on files: the trait [`Io`] and its implementations, by io_uring and by plain calls. `testing` has stand-ins
+//! for tests.
+//!
+//! It stands on `terrace-shm` (the size of a page), `terrace-sync` and `terrace-system`. It knows descriptors and
+//! offsets, and no page cache of terrace.
 
 mod aligned;
 mod blocking;
@@ -36,26 +40,30 @@ unsafe impl Sync for IoVec {}
 /// One write of a batch.
 #[derive(Debug)]
 pub struct WriteOp {
-    pub(crate) fd: RawFd,
+    /// Descriptor of the file.
+    pub fd: RawFd,
     /// Byte offset in the file.
-    pub(crate) offset: u64,
-    pub(crate) bufs: Vec<IoVec>,
+    pub offset: u64,
+    /// Source of the data, in order.
+    pub bufs: Vec<IoVec>,
     /// Write through the kernel's page cache, with writeback at once and without keeping pages
     /// (RWF_DONTCACHE, Linux 6.14; elsewhere a plain write).
-    pub(crate) drop_behind: bool,
+    pub drop_behind: bool,
     /// Result: success if all of `bufs` was written.
-    pub(crate) result: io::Result<()>,
+    pub result: io::Result<()>,
 }
 
 /// One read of a batch.
 #[derive(Debug)]
 pub struct ReadOp {
-    pub(crate) fd: RawFd,
+    /// Descriptor of the file.
+    pub fd: RawFd,
     /// Byte offset in the file.
-    pub(crate) offset: u64,
-    pub(crate) bufs: Vec<IoVec>,
+    pub offset: u64,
+    /// Destination of the data, in order.
+    pub bufs: Vec<IoVec>,
     /// Result: bytes read, short only at the end of the file.
-    pub(crate) result: io::Result<usize>,
+    pub result: io::Result<usize>,
 }
 
 /// I/O on source files.

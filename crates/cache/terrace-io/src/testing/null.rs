@@ -1,6 +1,6 @@
 //! No I/O: reads give zeros, writes are discarded. For tests of the engine alone.
 
-use crate::io::{Io, IoVec, total};
+use crate::{Io, IoVec, total};
 use std::io;
 use std::os::fd::RawFd;
 

@@ -1,7 +1,7 @@
 //! Faulty implementation: real I/O with errors and delays, determined by a seed. ([`super::ShortCalls`] makes
 //! calls short.)
 
-use crate::io::{Io, IoVec, ReadOp, WriteOp};
+use crate::{Io, IoVec, ReadOp, WriteOp};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::RawFd;

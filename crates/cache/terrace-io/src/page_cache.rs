@@ -45,7 +45,7 @@ pub(super) mod tests {
     use terrace_shm::PAGE_SIZE;
 
     /// Number of pages in the kernel's page cache, of the first `bytes` bytes of a file.
-    pub(in crate::io) fn cached_pages(file: &std::fs::File, bytes: usize) -> usize {
+    pub(crate) fn cached_pages(file: &std::fs::File, bytes: usize) -> usize {
         // SAFETY: a new mapping.
         let map =
             unsafe { mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, file, 0) }.unwrap();

@@ -57,7 +57,7 @@ impl AlignedBuf {
         self.with_or_leak(len, |buf| (act(buf), false))
     }
     /// As [`AlignedBuf::with`]. If `act` returns true, the kernel may still use the memory, and it is leaked.
-    pub(crate) fn with_or_leak<T>(&mut self, len: usize, act: impl FnOnce(&mut [u8]) -> (T, bool)) -> T {
+    pub fn with_or_leak<T>(&mut self, len: usize, act: impl FnOnce(&mut [u8]) -> (T, bool)) -> T {
         let (done, is_used) = act(self.slice(len));
         if is_used {
             self.0 = Memory::None;

@@ -22,27 +22,29 @@ const BYTES: usize = 1 << 20;
 /// Time limit of calls on a target, and the number of late calls that have not ended.
 #[derive(Debug, Clone)]
 pub struct Limit {
-    pub(crate) time: Duration,
+    time: Duration,
     late: Arc<AtomicUsize>,
 }
 
 impl Limit {
-    pub(crate) fn new(time: Duration) -> Limit {
+    /// A limit of `time` for each call.
+    pub fn new(time: Duration) -> Limit {
         Limit { time, late: Arc::default() }
     }
     /// Another time limit that shares the count of late calls.
-    pub(crate) fn for_time(&self, time: Duration) -> Limit {
+    pub fn for_time(&self, time: Duration) -> Limit {
         Limit { time, late: self.late.clone() }
     }
     /// Whether a late call is still under way.
-    pub(crate) fn is_passed(&self) -> bool {
+    pub fn is_passed(&self) -> bool {
         if self.late.load(Ordering::Acquire) == 0 {
             return false;
         }
         ABANDONED.lock().retain_mut(|abandoned| !abandoned.has_ended());
         self.late.load(Ordering::Acquire) > 0
     }
-    pub(crate) fn error(&self) -> io::Error {
+    /// The error of a late call, `TimedOut`.
+    pub fn error(&self) -> io::Error {
         let why = format!("the device has not answered for {} s", self.time.as_secs_f64());
         io::Error::new(io::ErrorKind::TimedOut, why)
     }
