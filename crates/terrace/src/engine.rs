@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use terrace_engine::{
-    Access, CompressedConfig, DeviceConfig, Engine, EngineConfig, IoKind, NumaConfig, SegmentHandles,
-    StampClock, SystemClock, TargetTable,
+    CompressedConfig, Engine, EngineConfig, IoKind, NumaConfig, SegmentHandles, StampClock, SystemClock,
 };
 use terrace_io::{BlockingIo, Io, UringIo};
 use terrace_policy::placement::levels::levels;
+use terrace_tier::{Access, DeviceConfig, TargetTable};
 
 use crate::config::{
     Admit, CompressionMode, Config, Durable, IoEngine, MemoryLimit, SourceShare, Tier, is_remote,

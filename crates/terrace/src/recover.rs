@@ -9,9 +9,9 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
 
-use terrace_engine::device::target::{self, Others, TargetRequest};
-use terrace_engine::device::{Superblock, Undestaged, UndestagedMark};
 use terrace_engine::{Decision, Replayed};
+use terrace_tier::target::{self, Others, TargetRequest};
+use terrace_tier::{Superblock, Undestaged, UndestagedMark};
 
 use crate::cli;
 use crate::commands;

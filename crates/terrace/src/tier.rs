@@ -19,8 +19,9 @@ use std::sync::Arc;
 
 use rustix::process::Pid;
 use terrace_api::tiers::{TargetState, TierKind, TierReport, TierRow};
-use terrace_engine::device::target::{self, Fault, Others, Target, TargetError, TargetRequest};
-use terrace_engine::{REGIONS_MAX, TargetTable};
+use terrace_engine::REGIONS_MAX;
+use terrace_tier::TargetTable;
+use terrace_tier::target::{self, Fault, Others, Target, TargetError, TargetRequest};
 
 use crate::cli::{self, Tuning};
 use crate::commands;

@@ -11,7 +11,6 @@ pub(crate) mod schedule_events;
 use crate::access_log::{AccessLog, Kind};
 use crate::clock::Clock;
 use crate::config::EngineConfig;
-use crate::device::set::Devices;
 use crate::file::object::{Object, ObjectId, ObjectRef};
 use crate::file::serve::Serve;
 use crate::file::source_root::SourceRoot;
@@ -31,6 +30,7 @@ use terrace_shm::DeviceSlot;
 use terrace_shm::device_table::TARGETS_MAX;
 use terrace_shm::layout::CHUNK_FRAMES;
 use terrace_sync::{Condvar, Mutex, RwLock, Wakeup};
+use terrace_tier::Devices;
 
 /// Counters of the mount path, writeback, page fills and prefetch. Relaxed: only statistics read them.
 #[derive(Debug, Default)]

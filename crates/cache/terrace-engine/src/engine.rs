@@ -5,10 +5,8 @@ use crate::burst::replay::{self, Decision, FileLookup, Replayed, UndestagedPages
 mod control;
 
 use crate::clock::Clock;
-use crate::config::{DeviceConfig, EngineConfig, MEMORY_MIN, NumaConfig, RING_SLOTS_MAX};
+use crate::config::{EngineConfig, MEMORY_MIN, NumaConfig, RING_SLOTS_MAX};
 use crate::context::Context;
-use crate::device::io::DeviceIo;
-use crate::device::set::Devices;
 use crate::file::errseq::ErrorCursor;
 use crate::file::object::{ObjectId, ObjectRef};
 use crate::file::serve::Serve;
@@ -27,7 +25,7 @@ use crate::readahead::marker;
 use crate::readahead::schedule::{self, ScheduledFiles};
 use crate::reclaim;
 use crate::rings::Rings;
-use crate::segment::{SegmentHandles, TargetTable};
+use crate::segment::SegmentHandles;
 use crate::service::flusher::{self};
 use crate::service::{device_loop, live};
 use crate::state::State;
@@ -47,6 +45,10 @@ use terrace_io::Io;
 use terrace_policy::follow::Follower;
 use terrace_shm::layout::FLAG_SLOW;
 use terrace_sync::Mutex;
+use terrace_tier::DeviceConfig;
+use terrace_tier::DeviceIo;
+use terrace_tier::Devices;
+use terrace_tier::TargetTable;
 
 /// Nodes on which frames are placed: all nodes of the machine if threads are moved, else one.
 fn nodes_for_frames(config: &NumaConfig) -> Nodes {

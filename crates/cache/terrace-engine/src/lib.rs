@@ -16,7 +16,6 @@
 //! | `tier` | the writer of the tier on devices: its log, regions, records |
 //! | `context` | shared by all paths: configuration, I/O, clock, the state behind its lock, queues, counters |
 //! | `state` | all data that change under one lock |
-//! | [`device`] | device tiers: on-disk format, I/O, the scan at a start |
 //! | `file` | a file of the source: its descriptors and its state in the cache |
 //! | `clock` | the time, with test doubles |
 //! | [`table`] | fast hash tables, and their shrinking after a burst |
@@ -31,7 +30,6 @@ mod burst;
 mod clock;
 mod config;
 mod context;
-pub mod device;
 mod engine;
 mod file;
 mod nodes;
@@ -58,17 +56,14 @@ pub use observe::{lru, trace};
 
 pub use burst::replay::{Conflict, Decision, FileLookup, Replayed, UndestagedPages};
 pub use clock::{Clock, StampClock, SystemClock};
-pub use config::{
-    Access, Admit, CompressedConfig, DeviceConfig, EngineConfig, IoKind, NumaConfig, RING_SLOTS_MAX,
-    SourceShare,
-};
+pub use config::{Admit, CompressedConfig, EngineConfig, IoKind, NumaConfig, RING_SLOTS_MAX, SourceShare};
 pub use engine::Engine;
 pub use file::errseq::ErrorCursor;
 pub use file::serve::Serve;
 pub use object::{Object, ObjectId, ObjectRef};
 pub use path::fault::AccessPath;
 pub use readahead::schedule::ScheduledFiles;
-pub use segment::{SegmentHandles, TargetTable};
+pub use segment::SegmentHandles;
 pub use source::{PathFd, SourceFile};
 pub use terrace_shm::compress::CompressionMode;
 pub use terrace_shm::copy::prefetch;

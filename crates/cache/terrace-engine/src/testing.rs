@@ -1,13 +1,13 @@
 //! Helpers for tests of the engine's parts.
 
 use crate::clock::Clock;
-use crate::config::{Access, DeviceConfig};
-use crate::device::Superblock;
 use crate::{Engine, EngineConfig, ObjectRef, SegmentHandles};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use terrace_io::Io;
+use terrace_tier::Superblock;
+use terrace_tier::{Access, DeviceConfig};
 
 /// An engine over a new segment. It has no threads before [`Engine::serve`].
 pub(crate) fn started(config: EngineConfig, clock: Arc<dyn Clock>, io: impl Io + 'static) -> Arc<Engine> {

@@ -10,7 +10,7 @@ use crate::store::{Failed, SOON, Store};
 use bytes::Bytes;
 use std::fmt;
 use std::time::Duration;
-use terrace_engine::device::TierId;
+use terrace_tier::TierId;
 
 const FOLDER: &str = "lock/";
 /// Content of a released lock.

@@ -18,7 +18,7 @@
 //!
 //! **The order of writes is kept.** One thread writes one object after the other. So the store's content
 //! always equals that of a device after an earlier power cut. The device's format therefore suffices
-//! ([`terrace_engine::device::scan`]).
+//! ([`terrace_tier::scan`]).
 
 mod lease;
 mod location;

@@ -11,10 +11,10 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use terrace_engine::device::superblock::COPIES_AT;
-use terrace_engine::device::{Geometry, Medium, ReadPiece};
 use terrace_io::IoVec;
 use terrace_sync::{Condvar, Mutex, RwLock};
+use terrace_tier::superblock::COPIES_AT;
+use terrace_tier::{Geometry, Medium, ReadPiece};
 
 const PAGE: u64 = 4096;
 /// Longest wait of a flush for the store.

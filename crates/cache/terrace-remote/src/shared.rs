@@ -8,8 +8,8 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
-use terrace_engine::device::{DATA_AT, Geometry};
 use terrace_sync::{Condvar, Mutex, RwLock};
+use terrace_tier::{DATA_AT, Geometry};
 
 /// The objects of the two copies of the superblock.
 pub(crate) const SUPERBLOCKS: [&str; 2] = ["s/superblock-a", "s/superblock-b"];

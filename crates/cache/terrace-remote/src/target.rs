@@ -19,12 +19,12 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use terrace_engine::device::superblock;
-use terrace_engine::device::target::{
+use terrace_io::IoVec;
+use terrace_tier::superblock;
+use terrace_tier::target::{
     self, Fault, TargetError, TargetRequest, check_index, check_outside, now, source_of, tier_of,
 };
-use terrace_engine::device::{DATA_AT, Found, Geometry, Medium, Scanned, Source, Superblock, scan};
-use terrace_io::IoVec;
+use terrace_tier::{DATA_AT, Found, Geometry, Medium, Scanned, Source, Superblock, scan};
 
 const PAGE_SIZE: usize = 4096;
 /// Size of a region, bytes. A request costs the same for a large region, but several regions are in memory.

@@ -64,4 +64,4 @@ pub use options::{StoreOptions, SyncPolicy};
 pub use scan_cache::{ScanCache, ScanRemainder, fetched};
 pub use segment::Segment;
 pub use store::{Store, Usage};
-pub use terrace_engine::{CompressedConfig, DeviceConfig, EngineConfig, IoKind, prefetch};
+pub use terrace_engine::{CompressedConfig, EngineConfig, IoKind, prefetch};

@@ -11,11 +11,12 @@ use std::time::Duration;
 use rustix::process::Pid;
 use terrace_api::control::{CommandError, ErrorCode, TierAdd, TierChange, TierRemove, TierResize};
 use terrace_api::tiers::{TierKind, TierRow};
-use terrace_engine::device::Geometry;
-use terrace_engine::device::target::{self, Others, TargetError};
-use terrace_engine::{DeviceConfig, Engine, TARGETS_MAX, TargetTable};
+use terrace_engine::{Engine, TARGETS_MAX};
 use terrace_policy::placement::levels::levels;
 use terrace_sync::Mutex;
+use terrace_tier::Geometry;
+use terrace_tier::target::{self, Others, TargetError};
+use terrace_tier::{DeviceConfig, TargetTable};
 
 use super::{Off, OpenTarget, record, region_numbers};
 use crate::config::{self, Device};

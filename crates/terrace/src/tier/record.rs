@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use terrace_engine::TargetTable;
-use terrace_engine::device::target;
+use terrace_tier::TargetTable;
+use terrace_tier::target;
 
 use super::{OpenTarget, Tier};
 use crate::config::{Device, Speed};

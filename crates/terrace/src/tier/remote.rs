@@ -3,17 +3,17 @@
 use std::io;
 use std::path::Path;
 
-use terrace_engine::DeviceConfig;
-use terrace_engine::device::target::{Target, TargetError, TargetRequest};
-use terrace_engine::device::{Found, Scanned, Superblock};
+use terrace_tier::DeviceConfig;
+use terrace_tier::target::{Target, TargetError, TargetRequest};
+use terrace_tier::{Found, Scanned, Superblock};
 
 use rustix::process::Pid;
 
 #[cfg(feature = "remote")]
 mod built {
     use super::*;
-    use terrace_engine::Access;
-    use terrace_engine::device::target::Fault;
+    use terrace_tier::Access;
+    use terrace_tier::target::Fault;
 
     /// Opens a target for the process `holder` and its children. A descriptor represents it, as for other
     /// targets.
@@ -58,7 +58,7 @@ mod built {
 #[cfg(not(feature = "remote"))]
 mod built {
     use super::*;
-    use terrace_engine::device::target::Fault;
+    use terrace_tier::target::Fault;
 
     fn missing(path: &Path) -> TargetError {
         let line =

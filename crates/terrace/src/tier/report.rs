@@ -4,8 +4,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use terrace_api::tiers::{SourceState, TargetState, TierContent, TierFacts, TierReport};
-use terrace_engine::device::target::{self, Fault, Inspection, TargetError};
-use terrace_engine::device::{Found, Scanned, Superblock};
+use terrace_tier::target::{self, Fault, Inspection, TargetError};
+use terrace_tier::{Found, Scanned, Superblock};
 
 use super::remote;
 use super::user::user_of;

@@ -9,7 +9,7 @@
 //! ```
 //! Undestaged pages stay dirty in memory until the source has them. Only a replay after a power cut reads a
 //! target (`burst/replay.rs`). So writes, truncates and writeback treat them like any dirty page. The
-//! target's records follow these changes (`device/scan/undestaged.rs`, `tier/intent.rs`).
+//! target's records follow these changes (`terrace-tier/src/scan/undestaged.rs`, `tier/intent.rs`).
 //!
 //! An fsync also promises the file's size and existence. After any change other than a write within the end,
 //! it first makes the source durable without the missing pages. That state is the new base version
@@ -18,9 +18,6 @@
 use crate::burst::base_version;
 use crate::burst::spread::{append_all, spread};
 use crate::context::{BurstHook, Context};
-use crate::device::format::Record;
-use crate::device::io::DeviceIo;
-use crate::device::scan::Undestaged;
 use crate::file::burst::Burst;
 use crate::file::errseq::ErrorCursor;
 use crate::file::identity::Identity;
@@ -31,6 +28,9 @@ use crate::state::destage::DestageIndex;
 use crate::tier::intent::{self, INTENT_NS, on_target};
 use std::io;
 use std::sync::atomic::Ordering;
+use terrace_tier::DeviceIo;
+use terrace_tier::Undestaged;
+use terrace_tier::format::Record;
 
 pub(crate) const HOOK: BurstHook = BurstHook { note_write, destage_locked, note_deleted };
 /// Undestaged pages take at most 1/`UNDESTAGED_PART` of a target.

@@ -5,10 +5,6 @@
 //! a user decides.
 
 use crate::context::Context;
-use crate::device::format::{Record, holder};
-use crate::device::io::DeviceIo;
-use crate::device::scan::WriteIntents;
-use crate::device::{UndestagedFile, format};
 use crate::file::identity::Identity;
 use crate::file::object::ObjectId;
 use crate::file::source::{PathFd, SourceFile};
@@ -20,6 +16,10 @@ use std::io;
 use std::sync::Arc;
 use terrace_io::{AlignedBuf, IoVec};
 use terrace_shm::{DeviceSlot, PAGE_SIZE};
+use terrace_tier::DeviceIo;
+use terrace_tier::WriteIntents;
+use terrace_tier::format::{Record, holder};
+use terrace_tier::{UndestagedFile, format};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 

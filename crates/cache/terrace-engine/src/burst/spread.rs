@@ -13,8 +13,6 @@
 use crate::config::SourceShare;
 use crate::context::Context;
 use crate::context::commit_speeds::TRIAL;
-use crate::device::format::Record;
-use crate::device::io::DeviceIo;
 use crate::file::object::Object;
 use crate::path::writeback::{self, InFlightPage, Route};
 use crate::tier::append::{CONTENT_MAX, Content};
@@ -22,6 +20,8 @@ use crate::tier::intent;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use terrace_sync::Mutex;
+use terrace_tier::DeviceIo;
+use terrace_tier::format::Record;
 
 /// Pages that the source takes at a time. They are adjacent: a log is faster for scattered pages.
 const PIECE: usize = 256;

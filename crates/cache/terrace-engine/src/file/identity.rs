@@ -1,11 +1,12 @@
 //! Identity of a file and its state: pages on a device are valid only while the identity stays the same.
 
-use crate::file::naming::{Naming, name_of};
 use rustix::fs::{AtFlags, Statx, StatxFlags, StatxTimestamp, statx};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 use terrace_policy::mix;
+use terrace_tier::Naming;
 
 /// Minimum age of a change with times that differ from the times of a change now. The kernel's clock for files
 /// ticks at least every 10 ms. (Git's rule for "racily clean" entries.)
@@ -123,6 +124,15 @@ fn digest(words: &[u64]) -> u64 {
     words.iter().fold(GOLDEN, |sum, word| mix((sum ^ word).wrapping_mul(GOLDEN))).max(1)
 }
 
+/// The path of an open file. None: it has no name, or none in this mount namespace.
+fn name_of(fd: impl AsFd) -> Option<Vec<u8>> {
+    let link = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
+    let path = std::fs::read_link(link).ok()?.into_os_string();
+    let path = path.as_bytes();
+    // A file may really have such a name: each start then drops its pages.
+    (path.starts_with(b"/") && !path.ends_with(b" (deleted)")).then(|| path.to_owned())
+}
+
 #[cfg(test)]
 pub(crate) fn found(digest: u64, ctime: i64, birth: u16) -> Identity {
     Identity { digest, ctime, birth, is_lasting: true, changed: ctime, ticks: TICKS_NS }
@@ -191,5 +201,14 @@ mod tests {
         assert!(!Identity::by_name(&st, None).is_lasting, "a file without a name");
         let whole = file_with_times((1_000_000_000, 0), (1_000_000_000, 0));
         assert!(!Identity::by_name(&whole, Some(b"/s/one")).is_lasting, "the times of an archive");
+    }
+
+    #[test]
+    fn deleted_file_has_no_name() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert_eq!(name_of(file.as_file()), Some(file.path().as_os_str().as_bytes().to_owned()));
+        let kept = file.reopen().unwrap();
+        drop(file);
+        assert_eq!(name_of(&kept), None);
     }
 }

@@ -5,7 +5,6 @@ pub(crate) mod burst;
 pub(crate) mod dirty_pages;
 pub(crate) mod errseq;
 pub(crate) mod identity;
-pub(crate) mod naming;
 pub mod object;
 pub(crate) mod serve;
 pub mod source;

@@ -1,8 +1,6 @@
 //! Consistency check of index, frames, policy and dirty sets.
 
 use crate::context::Context;
-use crate::device::io::DeviceIo;
-use crate::device::scan::scan;
 use crate::file::dirty_pages::DirtyPages;
 use crate::file::object::Object;
 use crate::segment::flag::{DIRTY, UNDESTAGED, UNSTABLE, UNSYNCED, WRITEBACK};
@@ -13,6 +11,8 @@ use crate::state::targets::Targets;
 use std::sync::atomic::Ordering;
 use terrace_shm::index::Place;
 use terrace_shm::{DeviceSlot, Entry, State};
+use terrace_tier::DeviceIo;
+use terrace_tier::scan;
 
 /// A resident page by the index.
 struct ResidentPage {

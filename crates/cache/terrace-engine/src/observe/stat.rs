@@ -1,7 +1,6 @@
 //! Statistics of an engine for `terrace stat`: gathered from counters, state and rings.
 
 use super::tiers;
-use crate::config::DeviceConfig;
 use crate::context::Context;
 use crate::path::{resize, throttle};
 use crate::rings::Rings;
@@ -12,6 +11,7 @@ use terrace_api::stats::{
 };
 use terrace_api::tiers::DeviceCounts;
 use terrace_shm::PAGE_SIZE;
+use terrace_tier::DeviceConfig;
 
 pub(crate) fn stats(cx: &Context, rings: &Rings) -> Stats {
     let mut stats = counted(cx, rings);

@@ -2,10 +2,10 @@
 //!
 //! A read counts for the tier that has the page. A demotion counts once, for the tier that receives the page.
 
-use crate::config::DeviceConfig;
 use terrace_api::stats::{CompressedTier, Stats};
 use terrace_api::tiers::{DeviceCounts, SERVING, TierKind, TierRow};
 use terrace_shm::PAGE_SIZE;
+use terrace_tier::DeviceConfig;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 const MS_PER_DAY: f64 = 86_400_000.0;
@@ -119,9 +119,9 @@ fn share(part: u64, whole: u64) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Access;
     use terrace_api::stats::{Memory, MountPath, PreloadPath, Reclaim};
     use terrace_api::tiers::SCANNING;
+    use terrace_tier::Access;
 
     fn config() -> DeviceConfig {
         DeviceConfig {

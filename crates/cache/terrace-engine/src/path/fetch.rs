@@ -1,8 +1,6 @@
 //! Reads pages from the source and from targets into frames.
 
 use crate::context::Context;
-use crate::device::io::DeviceIo;
-use crate::device::medium::ReadPiece;
 use crate::file::object::Object;
 use crate::file::source::DataFd;
 use crate::tier::trouble;
@@ -12,6 +10,8 @@ use std::sync::atomic::Ordering;
 use terrace_io::{IoVec, ReadOp};
 use terrace_shm::device_table::check_of_page;
 use terrace_shm::{DeviceSlot, DeviceTable, PAGE_SIZE};
+use terrace_tier::DeviceIo;
+use terrace_tier::ReadPiece;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -125,7 +125,7 @@ impl OfTarget {
 /// Does the reads of all targets. Those of files and block devices are in flight together.
 ///
 /// # Safety
-/// As [`Medium::read_vectored`](crate::device::Medium::read_vectored), for each piece.
+/// As [`Medium::read_vectored`](terrace_tier::Medium::read_vectored), for each piece.
 unsafe fn read_parts(cx: &Context, parts: &mut [OfTarget]) {
     if let [part] = parts {
         // SAFETY: the caller's promise.

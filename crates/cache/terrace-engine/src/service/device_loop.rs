@@ -3,10 +3,6 @@
 
 use crate::burst::fsync;
 use crate::context::Context;
-use crate::device::format::{Geometry, Record};
-use crate::device::io::DeviceIo;
-use crate::device::scan::{Scanned, ScannedFile, scan};
-use crate::device::superblock::{self, UndestagedMark};
 use crate::file::identity::SETTLES;
 use crate::file::object::ObjectId;
 use crate::state::device::{Device, Parked, Restored};
@@ -19,6 +15,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use terrace_policy::device::log::{Log, Place};
 use terrace_shm::DeviceSlot;
+use terrace_tier::DeviceIo;
+use terrace_tier::format::{Geometry, Record};
+use terrace_tier::superblock::{self, UndestagedMark};
+use terrace_tier::{Scanned, ScannedFile, scan};
 
 /// Interval of recorded identities, and of tombstones that no other write has taken along.
 const RECORD_EVERY: Duration = Duration::from_secs(30);

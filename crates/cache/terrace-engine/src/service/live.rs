@@ -10,12 +10,10 @@
 //! between, the next daemon follows the superblock, old or new.
 
 use crate::burst::fsync;
-use crate::config::{Access, DeviceConfig, EngineConfig};
+use crate::config::EngineConfig;
 use crate::context::Context;
-use crate::device::io::DeviceIo;
-use crate::device::{FileMedium, Geometry, Medium, superblock};
 use crate::path::resize;
-use crate::segment::{SegmentHandles, TargetTable};
+use crate::segment::SegmentHandles;
 use crate::state::State;
 use crate::state::device::Device;
 use crate::state::targets::Targets;
@@ -28,6 +26,10 @@ use terrace_io::{AlignedBuf, Io};
 use terrace_policy::placement;
 use terrace_shm::PAGE_SIZE;
 use terrace_shm::device_table::TARGETS_MAX;
+use terrace_tier::DeviceIo;
+use terrace_tier::TargetTable;
+use terrace_tier::{Access, DeviceConfig};
+use terrace_tier::{FileMedium, Geometry, Medium, superblock};
 
 /// Polling interval for the progress of a target's thread.
 const LOOK_EVERY: Duration = Duration::from_millis(10);

@@ -4,9 +4,6 @@ use super::testing::{
     FILES, Fixture, PAGE, PAGES, Troubled, all, content, device_config, device_pages, target,
     without_compression,
 };
-use crate::config::DeviceConfig;
-use crate::device::{FileMedium, Geometry, Superblock, superblock};
-use crate::segment::TargetTable;
 use crate::{Engine, SegmentHandles};
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -19,6 +16,9 @@ use terrace_policy::device::log::REGIONS_MIN;
 use terrace_shm::layout::Header;
 use terrace_testkit::rng::Rng;
 use terrace_testkit::wait::wait_until;
+use terrace_tier::DeviceConfig;
+use terrace_tier::TargetTable;
+use terrace_tier::{FileMedium, Geometry, Superblock, superblock};
 
 const MIB: u64 = 1 << 20;
 /// Distance of the targets' region numbers, which leaves room for growth.

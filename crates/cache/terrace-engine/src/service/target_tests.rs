@@ -3,7 +3,6 @@
 use super::testing::{
     FAILS, FILES, Fixture, NONE, PAGE, PAGES, Troubled, all, content, device_pages, without_compression,
 };
-use crate::device::{FileMedium, superblock};
 use crate::file::object::ObjectRef;
 use crate::segment::SegmentHandles;
 use crate::{CompressedConfig, Engine};
@@ -16,6 +15,7 @@ use terrace_api::tiers::{TierKind, TierRow};
 use terrace_io::BlockingIo;
 use terrace_testkit::rng::Rng;
 use terrace_testkit::wait::wait_until;
+use terrace_tier::{FileMedium, superblock};
 
 const MIB: u64 = 1 << 20;
 

@@ -1,12 +1,8 @@
 //! Test fixture: an engine with device tiers, its sources and targets, and the expected content.
 
-use crate::device::{FileMedium, Geometry, Source, Superblock, superblock};
 use crate::state::State;
 use crate::state::device::Device;
-use crate::{
-    AccessPath, CompressedConfig, Engine, EngineConfig, ObjectRef, SegmentHandles, SystemClock,
-    config::{Access, DeviceConfig},
-};
+use crate::{AccessPath, CompressedConfig, Engine, EngineConfig, ObjectRef, SegmentHandles, SystemClock};
 use std::fs::File;
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -20,6 +16,7 @@ use terrace_io::{BlockingIo, Io, IoVec};
 use terrace_sync::{Mutex, MutexGuard};
 use terrace_testkit::rng::Rng;
 use terrace_testkit::wait::wait_until;
+use terrace_tier::{Access, DeviceConfig, FileMedium, Geometry, Source, Superblock, superblock};
 
 pub(super) const PAGE: usize = 4096;
 pub(super) const FILES: u64 = 3;

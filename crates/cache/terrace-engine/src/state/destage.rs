@@ -1,8 +1,8 @@
 //! Undestaged pages of a target by file. Regions with undestaged pages are not reclaimed.
 
-use crate::device::UndestagedFile;
 use crate::file::object::ObjectId;
 use std::collections::HashMap;
+use terrace_tier::UndestagedFile;
 
 /// Undestaged pages of one file, written by this run.
 #[derive(Debug, Clone, Copy)]

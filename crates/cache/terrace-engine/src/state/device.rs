@@ -16,9 +16,6 @@
 //! Pages of unpublished files are *parked* ([`Parked`]): a scan has found them, or the kernel has forgotten
 //! their file. They become valid when the file is published with the same identity (`tier/park.rs`).
 
-use crate::config::{Access, DeviceConfig};
-use crate::device::Record;
-use crate::device::format::TO_THE_END;
 use crate::file::object::ObjectId;
 use crate::state::destage::DestageIndex;
 use std::collections::{HashMap, HashSet};
@@ -33,6 +30,9 @@ use terrace_shm::device_table::check_of;
 use terrace_shm::entry::DeviceSlot;
 use terrace_shm::index::Place;
 use terrace_shm::{DeviceTable, Entry, PAGE_SIZE};
+use terrace_tier::Record;
+use terrace_tier::format::TO_THE_END;
+use terrace_tier::{Access, DeviceConfig};
 
 /// Cost of a write per page, ns, to judge the benefit of the tier: 1 MiB at 1 GB/s.
 const WRITE_NS: u64 = 4_000;

@@ -12,7 +12,6 @@
 //! gets a tombstone (`state/slots.rs::name_slot`).
 
 use super::device::{Device, note_mean};
-use crate::device::Record;
 use crate::file::object::ObjectId;
 use crate::rings::ReadTotals;
 use crate::table::{Map, trim};
@@ -22,6 +21,7 @@ use terrace_policy::placement::{CUT, Placement, Share, Target};
 use terrace_shm::device_table::TARGETS_MAX;
 use terrace_shm::index::Place;
 use terrace_shm::{Below, DeviceSlot, Entry, PAGE_SIZE};
+use terrace_tier::Record;
 
 #[derive(Debug)]
 pub(crate) struct Targets {

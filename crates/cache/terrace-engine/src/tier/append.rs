@@ -9,8 +9,6 @@
 //! 4. The caller, under the state lock, makes entries name the slots, or not.
 
 use crate::context::Context;
-use crate::device::format::{self, Batch, KEY_PAGES_MAX, Record};
-use crate::device::io::{DeviceIo, Writer};
 use crate::state::State;
 use crate::state::device::{Device, Status};
 use crate::state::targets::Targets;
@@ -18,6 +16,8 @@ use std::io;
 use std::sync::atomic::{Ordering, fence};
 use terrace_policy::device::log::Stretch;
 use terrace_shm::{DeviceSlot, PAGE_SIZE};
+use terrace_tier::format::{self, Batch, KEY_PAGES_MAX, Record};
+use terrace_tier::{DeviceIo, Writer};
 
 /// Largest number of content pages of a batch.
 pub(crate) const CONTENT_MAX: usize = (format::BATCH_PAGES_MAX - KEY_PAGES_MAX) as usize;

@@ -12,8 +12,6 @@
 //! ctime after the intent's end ([`move_ctime_past`]), so that a start with this target finds a conflict.
 
 use crate::context::Context;
-use crate::device::format::{Record, holder};
-use crate::device::io::{DeviceIo, Writer};
 use crate::file::burst::Burst;
 use crate::file::identity::{Identity, SETTLES};
 use crate::file::object::Object;
@@ -24,6 +22,8 @@ use crate::tier::regions;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use terrace_tier::format::{Record, holder};
+use terrace_tier::{DeviceIo, Writer};
 
 /// Length of a write intent: the source may be changed so long without another record.
 pub(crate) const INTENT_NS: i64 = 5_000_000_000;

@@ -8,14 +8,14 @@
 //! ([`Targets::rises`](crate::state::targets::Targets::rises)).
 
 use crate::context::Context;
-use crate::device::io::{DeviceIo, Writer};
-use crate::device::scan::FilledRegion;
 use crate::state::State;
 use crate::tier::append::{self, CONTENT_MAX, Pages};
 use crate::tier::pages::{self, Page};
 use crate::tier::{place, regions};
 use terrace_io::AlignedBuf;
 use terrace_shm::{DeviceSlot, PAGE_SIZE};
+use terrace_tier::FilledRegion;
+use terrace_tier::{DeviceIo, Writer};
 
 /// Reclaims the oldest region on the target's own thread, after other targets. False: none is due.
 pub(crate) fn reclaim_one(cx: &Context, device: &DeviceIo) -> bool {

@@ -1,12 +1,12 @@
 //! Lists the pages of a region from its keys.
 
-use crate::device::format::{self, Record};
-use crate::device::io::DeviceIo;
 use crate::file::object::ObjectId;
 use crate::state::State;
 use crate::tier::append::Content;
 use terrace_policy::device::log::most_read;
 use terrace_shm::{DeviceSlot, PAGE_SIZE};
+use terrace_tier::DeviceIo;
+use terrace_tier::format::{self, Record};
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Page {

@@ -1,7 +1,6 @@
 //! Places pages on the targets of a tier, and writes the targets concurrently.
 
 use crate::context::Context;
-use crate::device::io::{DeviceIo, Writer};
 use crate::state::State;
 use crate::state::device::DemoteCandidate;
 use crate::state::targets::{Speed, Speeds, Targets};
@@ -11,6 +10,7 @@ use std::sync::Arc;
 use terrace_policy::placement::{CUT, Share};
 use terrace_shm::DeviceSlot;
 use terrace_shm::device_table::TARGETS_MAX;
+use terrace_tier::{DeviceIo, Writer};
 
 /// Maximum number of successive pages of a file placed together: programs read them together.
 const PIECE_MAX: usize = 64;

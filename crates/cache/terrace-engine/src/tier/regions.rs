@@ -3,10 +3,6 @@
 //! Withdraws all entries of a region before new writes to it: a reader of an old slot finds a changed entry.
 
 use crate::context::Context;
-use crate::device::format::Record;
-use crate::device::io::{DeviceIo, Writer};
-use crate::device::scan::{FilledRegion, region_keys};
-use crate::device::superblock::Superblock;
 use crate::state::State;
 use crate::state::device::Device;
 use crate::state::slots::Named;
@@ -16,6 +12,10 @@ use crate::tier::pages::{self, Page};
 use std::io;
 use terrace_io::AlignedBuf;
 use terrace_shm::{DeviceSlot, PAGE_SIZE};
+use terrace_tier::format::Record;
+use terrace_tier::superblock::Superblock;
+use terrace_tier::{DeviceIo, Writer};
+use terrace_tier::{FilledRegion, region_keys};
 
 /// Pages dropped under one lock.
 const BATCH: usize = 256;

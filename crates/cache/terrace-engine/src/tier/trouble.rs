@@ -2,12 +2,12 @@
 //! target go to the source. The log and the tier's state give the reason.
 
 use crate::context::Context;
-use crate::device::io::DeviceIo;
-use crate::device::medium::ReadPiece;
 use crate::state::device::Status;
 use crate::tier::intent::on_target;
 use std::io;
 use std::sync::atomic::Ordering;
+use terrace_tier::DeviceIo;
+use terrace_tier::ReadPiece;
 
 /// Number of successive failed reads after which a target is turned off.
 const FAILURES_MAX: u32 = 64;

@@ -6,16 +6,16 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use terrace_engine::device::Medium;
-use terrace_engine::device::target::{Others, TargetError, TargetRequest};
 use terrace_engine::{
-    Access, AccessPath, CompressedConfig, DeviceConfig, Engine, EngineConfig, ObjectRef, SegmentHandles,
-    SystemClock,
+    AccessPath, CompressedConfig, Engine, EngineConfig, ObjectRef, SegmentHandles, SystemClock,
 };
 use terrace_io::{BlockingIo, Io, IoVec};
 use terrace_remote::Target;
 use terrace_testkit::rng::Rng;
 use terrace_testkit::wait::wait_until;
+use terrace_tier::Medium;
+use terrace_tier::target::{Others, TargetError, TargetRequest};
+use terrace_tier::{Access, DeviceConfig};
 
 pub(crate) const PAGE: usize = 4096;
 pub(crate) const FILES: u64 = 2;

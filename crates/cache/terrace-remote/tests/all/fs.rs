@@ -148,14 +148,11 @@ fn target_of_another_instance_source_or_size_is_refused() {
     target.give_back();
     assert!(refused(w.request(Some(96 << 20))).contains("the tier has 48MiB, not 96MiB; "));
     let elsewhere = Fixture::new(None);
-    let theirs = terrace_engine::device::target::TargetRequest {
-        source: elsewhere.request(None).source,
-        ..w.request(None)
-    };
+    let theirs =
+        terrace_tier::target::TargetRequest { source: elsewhere.request(None).source, ..w.request(None) };
     assert!(refused(theirs).contains("the tier belongs to "));
     let inside = format!("fs://{}/store", w.request(None).source.display());
-    let inside =
-        terrace_engine::device::target::TargetRequest { path: inside.into(), ..w.request(Some(48 << 20)) };
+    let inside = terrace_tier::target::TargetRequest { path: inside.into(), ..w.request(Some(48 << 20)) };
     assert!(refused(inside).contains("lies in the served directory"));
     w.open().unwrap().give_back();
     let set_mode =
@@ -205,7 +202,7 @@ fn target_that_is_given_up_is_empty_and_free() {
 #[test]
 fn target_is_handed_on_counted_and_emptied() {
     use std::os::fd::AsFd;
-    use terrace_engine::device::Found;
+    use terrace_tier::Found;
     let w = Fixture::new(None);
     let target = w.open().unwrap();
     let looked = terrace_remote::look(&w.path).unwrap();

@@ -8,8 +8,7 @@ mod volatile;
 
 use super::*;
 use crate::burst::replay::{Conflict, Decision, FileLookup, Replayed};
-use crate::config::{Access, CompressedConfig, DeviceConfig};
-use crate::device::{Found, Geometry, SimCall, SimMedium, Source, Superblock, superblock};
+use crate::config::CompressedConfig;
 use crate::path::throttle;
 use crate::{AccessPath, Engine, EngineConfig, SegmentHandles, SystemClock};
 use faults::Shifted;
@@ -23,6 +22,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 use terrace_testkit::rng::{Rng, seed};
 use terrace_testkit::wait::wait_until;
+use terrace_tier::{Access, DeviceConfig};
+use terrace_tier::{Found, Geometry, SimCall, SimMedium, Source, Superblock, superblock};
 use volatile::Volatile;
 
 const PAGE: usize = 4096;

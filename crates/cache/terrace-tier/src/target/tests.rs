@@ -1,7 +1,7 @@
 //! All faults of targets, and all usable targets.
 
 use super::*;
-use crate::device::superblock::COPIES_AT;
+use crate::superblock::COPIES_AT;
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::process::Command;
@@ -222,7 +222,7 @@ fn other_layout_and_damage_are_refused() {
     page[100] ^= 1;
     page[8] += 2;
     page[12..16].fill(0);
-    let crc = crate::device::format::crc(&page).to_le_bytes();
+    let crc = crate::format::crc(&page).to_le_bytes();
     page[12..16].copy_from_slice(&crc);
     write(&page);
     refused(stage.open(None), &["layout version 3, made by another version of terrace", "--format-tier"]);

@@ -5,8 +5,7 @@
 
 use rustix::fs::{Statx, fstatfs};
 use std::cell::Cell;
-use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::AsFd;
 
 /// File system types (statfs(2)) with lasting inode numbers and a kernel stamp for each change.
 const LASTING: [u32; 9] = [
@@ -21,9 +20,12 @@ const LASTING: [u32; 9] = [
     0x794c_7630, // overlayfs
 ];
 
+/// Names of files on a tier, by their file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Naming {
+pub enum Naming {
+    /// Inode numbers.
     Numbers,
+    /// Paths.
     Paths,
 }
 
@@ -33,7 +35,8 @@ thread_local! {
 }
 
 impl Naming {
-    pub(crate) fn of(fd: impl AsFd, st: &Statx) -> Naming {
+    /// Naming on the file system of an open file. `st` has its device and its mount.
+    pub fn of(fd: impl AsFd, st: &Statx) -> Naming {
         let device = u64::from(st.stx_dev_major) << 32 | u64::from(st.stx_dev_minor);
         let place = (device, st.stx_mnt_id);
         if let Some((of, naming)) = LAST.get()
@@ -53,27 +56,9 @@ impl Naming {
     }
 }
 
-/// The path of an open file. None: it has no name, or none in this mount namespace.
-pub(crate) fn name_of(fd: impl AsFd) -> Option<Vec<u8>> {
-    let link = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
-    let path = std::fs::read_link(link).ok()?.into_os_string();
-    let path = path.as_bytes();
-    // A file may really have such a name: each start then drops its pages.
-    (path.starts_with(b"/") && !path.ends_with(b" (deleted)")).then(|| path.to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn deleted_file_has_no_name() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        assert_eq!(name_of(file.as_file()), Some(file.path().as_os_str().as_bytes().to_owned()));
-        let kept = file.reopen().unwrap();
-        drop(file);
-        assert_eq!(name_of(&kept), None);
-    }
 
     #[test]
     fn unknown_file_systems_have_paths_alone() {

@@ -1,7 +1,7 @@
 //! The targets in use, by number. Targets come and go while the engine runs: a user of one holds an `Arc` of
 //! it.
 
-use crate::device::io::DeviceIo;
+use crate::io::DeviceIo;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use terrace_shm::device_table::TARGETS_MAX;
@@ -15,18 +15,23 @@ fn overlap(a: &DeviceTable, b: &DeviceTable) -> bool {
 
 /// Targets by number. A free number goes to the next new target.
 #[derive(Debug, Default)]
-pub(crate) struct Devices {
+pub struct Devices {
     places: RwLock<[Option<Arc<DeviceIo>>; TARGETS_MAX]>,
     count: AtomicUsize,
 }
 
 impl Devices {
-    pub(crate) fn new(all: Vec<DeviceIo>) -> Devices {
+    /// The targets that an engine starts with.
+    pub fn new(all: Vec<DeviceIo>) -> Devices {
         let devices = Devices::default();
         all.into_iter().for_each(|device| devices.put(Arc::new(device)));
         devices
     }
-    pub(crate) fn put(&self, device: Arc<DeviceIo>) {
+    /// Adds a target.
+    ///
+    /// # Panics
+    /// Its number or one of its regions is in use.
+    pub fn put(&self, device: Arc<DeviceIo>) {
         let mut places = self.places.write();
         let number = device.number;
         assert!(places[number].is_none(), "number {number} is free");
@@ -39,36 +44,42 @@ impl Devices {
         self.count.fetch_add(1, Ordering::Release);
     }
     /// Whether a target may have this table: no other target uses a region of it.
-    pub(crate) fn may_have(&self, number: usize, table: &DeviceTable) -> bool {
+    pub fn may_have(&self, number: usize, table: &DeviceTable) -> bool {
         let places = self.places.read();
         let mut others = places.iter().flatten().filter(|other| other.number != number);
         others.all(|other| !overlap(&other.table(), table))
     }
-    pub(crate) fn take(&self, number: usize) -> Option<Arc<DeviceIo>> {
+    /// Removes a target. None: there is none of this number.
+    pub fn take(&self, number: usize) -> Option<Arc<DeviceIo>> {
         let taken = self.places.write()[number].take();
         self.count.fetch_sub(usize::from(taken.is_some()), Ordering::Release);
         taken
     }
-    pub(crate) fn get(&self, number: usize) -> Option<Arc<DeviceIo>> {
+    /// The target of a number.
+    pub fn get(&self, number: usize) -> Option<Arc<DeviceIo>> {
         self.places.read().get(number)?.clone()
     }
-    pub(crate) fn all(&self) -> Vec<Arc<DeviceIo>> {
+    /// All targets, by number.
+    pub fn all(&self) -> Vec<Arc<DeviceIo>> {
         if self.is_empty() {
             return Vec::new();
         }
         self.places.read().iter().flatten().cloned().collect()
     }
-    pub(crate) fn may_have_undestaged(&self) -> bool {
+    /// Whether any target may have pages that the source lacks.
+    pub fn may_have_undestaged(&self) -> bool {
         !self.is_empty() && self.places.read().iter().flatten().any(|device| device.may_have_undestaged())
     }
     /// Number of the target that a slot belongs to.
-    pub(crate) fn number_of(&self, slot: DeviceSlot) -> Option<usize> {
+    pub fn number_of(&self, slot: DeviceSlot) -> Option<usize> {
         self.places.read().iter().flatten().find(|device| device.has(slot)).map(|device| device.number)
     }
-    pub(crate) fn len(&self) -> usize {
+    /// Number of targets.
+    pub fn len(&self) -> usize {
         self.count.load(Ordering::Acquire)
     }
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether there is no target.
+    pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }

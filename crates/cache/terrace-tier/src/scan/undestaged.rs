@@ -40,7 +40,7 @@ pub struct WriteIntents {
     pub first: u64,
     /// End of the last intent.
     pub until: u64,
-    /// Holder ([`crate::device::format::holder`]).
+    /// Holder ([`crate::format::holder`]).
     pub holder: u32,
 }
 

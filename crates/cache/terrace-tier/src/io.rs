@@ -1,10 +1,10 @@
 //! A target in use: its medium, its slot table, its writer and its flushes.
 
 use crate::config::DeviceConfig;
-use crate::device::format::{Filling, Geometry, TierId};
-use crate::device::medium::Medium;
-use crate::device::superblock::{self, Found, Superblock, UndestagedMark};
-use crate::segment::TargetTable;
+use crate::format::{Filling, Geometry, TierId};
+use crate::medium::Medium;
+use crate::superblock::{self, Found, Superblock, UndestagedMark};
+use crate::table::TargetTable;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -16,17 +16,22 @@ use terrace_sync::{Condvar, Mutex, RwLock, Wakeup};
 /// Assumed write rate until the first measurement, bytes per second.
 const WRITE_RATE: f64 = 500e6;
 
+/// A target in use.
 #[derive(Debug)]
-pub(crate) struct DeviceIo {
-    pub(crate) number: usize,
-    pub(crate) name: String,
-    pub(crate) medium: Arc<dyn Medium>,
+pub struct DeviceIo {
+    /// Number of the target, unique among those in use.
+    pub number: usize,
+    /// Name in statistics and messages.
+    pub name: String,
+    /// The bytes of the target.
+    pub medium: Arc<dyn Medium>,
     /// Replaced at each change of the target's size.
     table: RwLock<Arc<TargetTable>>,
     first_region: u32,
-    pub(crate) id: TierId,
+    /// Identity of the tier on the target.
+    pub id: TierId,
     /// Held during an append or the reclaim of a region. No thread holds the writers of two targets.
-    pub(crate) writer: Mutex<Writer>,
+    pub writer: Mutex<Writer>,
     write_cost: Mutex<ReadCost>,
     /// Bytes under write.
     queued: AtomicU64,
@@ -35,10 +40,10 @@ pub(crate) struct DeviceIo {
     flushes: Mutex<Flushes>,
     flushed: Condvar,
     /// Wakes the target's thread early, or for its end.
-    pub(crate) wakeup: Wakeup,
+    pub wakeup: Wakeup,
     ending: AtomicBool,
     /// Failed reads since the last successful one.
-    pub(crate) failures: AtomicU32,
+    pub failures: AtomicU32,
 }
 
 /// Numbers of the last flush begun and the last one done.
@@ -51,19 +56,21 @@ struct Flushes {
     failed: bool,
 }
 
-/// Position of the log. `state/device.rs` has the regions.
+/// Position of the log. The state of the engine has the regions.
 #[derive(Debug)]
-pub(crate) struct Writer {
+pub struct Writer {
     /// Also holds the division of the target.
-    pub(crate) superblock: Superblock,
+    pub superblock: Superblock,
     /// False: `superblock` is a placeholder, not read from the target.
     is_known: bool,
-    /// The region filled last, and pages of its batches so far (0: none in this run).
-    pub(crate) filling: Filling,
-    pub(crate) pages: u32,
-    pub(crate) buf: AlignedBuf,
+    /// The region filled last.
+    pub filling: Filling,
+    /// Pages of its batches so far (0: none in this run).
+    pub pages: u32,
+    /// Memory of the batch under way.
+    pub buf: AlignedBuf,
     /// The target was removed, and its number may be reused.
-    pub(crate) ended: bool,
+    pub ended: bool,
 }
 
 impl Writer {
@@ -71,7 +78,7 @@ impl Writer {
     ///
     /// # Errors
     /// As [`DeviceIo::begin`].
-    pub(crate) fn look_again(&mut self, device: &DeviceIo) -> io::Result<()> {
+    pub fn look_again(&mut self, device: &DeviceIo) -> io::Result<()> {
         if !self.is_known {
             self.superblock = find(&*device.medium, device.id, self.superblock.geometry)?;
             self.is_known = true;
@@ -99,7 +106,7 @@ impl DeviceIo {
     ///
     /// # Errors
     /// The device's; `InvalidData` if the superblock does not match `config`.
-    pub(crate) fn begin(
+    pub fn begin(
         config: &DeviceConfig,
         medium: Arc<dyn Medium>,
         table: Arc<TargetTable>,
@@ -140,35 +147,37 @@ impl DeviceIo {
     }
 
     /// The slot table for readers. It covers all slots that entries name at the time of the call.
-    pub(crate) fn table(&self) -> Arc<DeviceTable> {
+    pub fn table(&self) -> Arc<DeviceTable> {
         self.table.read().table.clone()
     }
     /// The slot table with its memory files.
-    pub(crate) fn table_files(&self) -> Arc<TargetTable> {
+    pub fn table_files(&self) -> Arc<TargetTable> {
         self.table.read().clone()
     }
     /// Replaces the table after a resize. Called under the state lock, by the holder of the writer.
-    pub(crate) fn set_table(&self, table: Arc<TargetTable>) {
+    pub fn set_table(&self, table: Arc<TargetTable>) {
         *self.table.write() = table;
     }
     pub(crate) fn has(&self, slot: DeviceSlot) -> bool {
         self.table.read().table.index(slot).is_some()
     }
     /// Converts a slot of this target to its number in index entries.
-    pub(crate) fn named(&self, slot: DeviceSlot) -> DeviceSlot {
+    pub fn named(&self, slot: DeviceSlot) -> DeviceSlot {
         DeviceSlot::new(self.first_region + slot.region(), slot.page())
     }
-    pub(crate) fn may_have_undestaged(&self) -> bool {
+    /// Whether the target may have pages that the source lacks.
+    pub fn may_have_undestaged(&self) -> bool {
         self.may_have_undestaged.load(Ordering::Acquire)
     }
-    pub(crate) fn set_may_have_undestaged(&self, may_have_undestaged: bool) {
+    /// Notes whether the target may have pages that the source lacks.
+    pub fn set_may_have_undestaged(&self, may_have_undestaged: bool) {
         self.may_have_undestaged.store(may_have_undestaged, Ordering::Release);
     }
     /// Makes all earlier writes durable. Concurrent callers share the next flush (group commit).
     ///
     /// # Errors
     /// The medium's.
-    pub(crate) fn flush(&self) -> io::Result<()> {
+    pub fn flush(&self) -> io::Result<()> {
         let mut flushes = self.flushes.lock();
         let needed = flushes.begun + 1;
         loop {
@@ -198,26 +207,29 @@ impl DeviceIo {
             }
         }
     }
-    pub(crate) fn end(&self) {
+    /// Ends the target's thread.
+    pub fn end(&self) {
         self.ending.store(true, Ordering::Release);
         self.wakeup.signal();
     }
-    pub(crate) fn is_ending(&self) -> bool {
+    /// Whether the target's thread is to end.
+    pub fn is_ending(&self) -> bool {
         self.ending.load(Ordering::Acquire)
     }
 
     /// Runs a write and counts its bytes as queued meanwhile.
-    pub(crate) fn queue<T>(&self, bytes: u64, write: impl FnOnce() -> T) -> T {
+    pub fn queue<T>(&self, bytes: u64, write: impl FnOnce() -> T) -> T {
         self.queued.fetch_add(bytes, Ordering::Relaxed);
         let done = write();
         self.queued.fetch_sub(bytes, Ordering::Relaxed);
         done
     }
-    pub(crate) fn note_write(&self, pages: u64, ns: u64) {
+    /// Notes a write of `pages` pages that took `ns` nanoseconds.
+    pub fn note_write(&self, pages: u64, ns: u64) {
         self.write_cost.lock().note(pages, ns, true);
     }
     /// Queued bytes, and the write rate in bytes per second.
-    pub(crate) fn speed(&self) -> (u64, f64) {
+    pub fn speed(&self) -> (u64, f64) {
         let page_ns = self.write_cost.lock().page_ns();
         let rate = page_ns.map_or(WRITE_RATE, |ns| PAGE_SIZE as f64 * 1e9 / ns.max(1) as f64);
         (self.queued.load(Ordering::Relaxed), rate)

@@ -2,8 +2,8 @@
 
 use super::super::*;
 use super::writer::{Files, OBJECTS, PAGES, Writer, formatted, found};
-use crate::device::superblock;
-use crate::device::{Geometry, SimCall, SimMedium};
+use crate::superblock;
+use crate::{Geometry, SimCall, SimMedium};
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_testkit::rng::{Rng, mix, seed};
 

@@ -1,7 +1,7 @@
 //! Tests of the superblock: round trips, damage, foreign targets, and power cuts over several runs.
 
 use super::*;
-use crate::device::SimMedium;
+use crate::SimMedium;
 use proptest::prelude::*;
 use terrace_testkit::rng::{Rng, seed};
 

@@ -26,7 +26,7 @@ pub(crate) const PATH_MAX: usize = 1024;
 /// The layout of a target that never had undestaged pages.
 pub(crate) const LAYOUT: u32 = 1;
 /// The layout with records of undestaged pages. Versions without these records refuse it.
-pub const LAYOUT_UNDESTAGED: u32 = 2;
+pub(crate) const LAYOUT_UNDESTAGED: u32 = 2;
 
 const MAGIC: [u8; 8] = *b"terrTIER";
 const CRC_AT: usize = 12;
@@ -243,7 +243,7 @@ pub fn find(medium: &dyn Medium) -> io::Result<Found> {
 ///
 /// # Errors
 /// The medium's: no batch may be written.
-pub(crate) fn begin(medium: &dyn Medium, superblock: &mut Superblock, now: u64) -> io::Result<()> {
+pub fn begin(medium: &dyn Medium, superblock: &mut Superblock, now: u64) -> io::Result<()> {
     if !superblock.begun {
         superblock.run += 1;
     }
@@ -255,7 +255,7 @@ pub(crate) fn begin(medium: &dyn Medium, superblock: &mut Superblock, now: u64) 
 ///
 /// # Errors
 /// The medium's: the target may not count as clean.
-pub(crate) fn end(medium: &dyn Medium, superblock: &mut Superblock, now: u64) -> io::Result<()> {
+pub fn end(medium: &dyn Medium, superblock: &mut Superblock, now: u64) -> io::Result<()> {
     medium.flush()?;
     (superblock.clean, superblock.used) = (true, now);
     store(medium, superblock)
@@ -265,7 +265,7 @@ pub(crate) fn end(medium: &dyn Medium, superblock: &mut Superblock, now: u64) ->
 ///
 /// # Errors
 /// The medium's: the target has the new or the old division.
-pub(crate) fn resize(medium: &dyn Medium, superblock: &mut Superblock, geometry: Geometry) -> io::Result<()> {
+pub fn resize(medium: &dyn Medium, superblock: &mut Superblock, geometry: Geometry) -> io::Result<()> {
     assert_eq!(superblock.geometry.region_bytes(), geometry.region_bytes());
     medium.flush()?;
     superblock.geometry = geometry;

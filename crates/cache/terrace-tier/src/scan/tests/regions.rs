@@ -2,9 +2,9 @@
 
 use super::super::*;
 use super::writer::{formatted, found};
-use crate::device::format::Geometry;
-use crate::device::superblock::{self, Source};
-use crate::device::{FileMedium, SimMedium};
+use crate::format::Geometry;
+use crate::superblock::{self, Source};
+use crate::{FileMedium, SimMedium};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;

@@ -2,9 +2,9 @@
 //! pages and identities.
 
 use super::super::*;
-use crate::device::format::{Geometry, content_max};
-use crate::device::superblock::{self, Source};
-use crate::device::{Found, SimMedium};
+use crate::format::{Geometry, content_max};
+use crate::superblock::{self, Source};
+use crate::{Found, SimMedium};
 use std::collections::{HashSet, VecDeque};
 use terrace_testkit::rng::{Rng, mix};
 

@@ -13,7 +13,7 @@ const SECTOR: usize = 512;
 
 /// A call that a test's hook may refuse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SimCall {
+pub enum SimCall {
     /// A read of `len` bytes at `at`.
     Read {
         /// First byte.
@@ -21,18 +21,21 @@ pub(crate) enum SimCall {
         /// Bytes.
         len: usize,
     },
+    /// A write of `len` bytes at `at`.
     Write {
         /// First byte.
         at: u64,
         /// Bytes.
         len: usize,
     },
+    /// A flush.
     Flush,
 }
 
 type Hook = Box<dyn Fn(SimCall) -> io::Result<()> + Send + Sync>;
 
-pub(crate) struct SimMedium {
+/// The simulated device.
+pub struct SimMedium {
     image: Mutex<Image>,
     hook: Mutex<Option<Hook>>,
 }
@@ -53,7 +56,8 @@ impl std::fmt::Debug for SimMedium {
 }
 
 impl SimMedium {
-    pub(crate) fn new(bytes: u64) -> SimMedium {
+    /// A device of `bytes` zeros.
+    pub fn new(bytes: u64) -> SimMedium {
         SimMedium::with_content(vec![0; bytes as usize])
     }
 
@@ -63,16 +67,17 @@ impl SimMedium {
     }
 
     /// Calls `hook` before each operation: its error fails the operation. Half of a failed write is done.
-    pub(crate) fn set_hook(&self, hook: impl Fn(SimCall) -> io::Result<()> + Send + Sync + 'static) {
+    pub fn set_hook(&self, hook: impl Fn(SimCall) -> io::Result<()> + Send + Sync + 'static) {
         *self.hook.lock() = Some(Box::new(hook));
     }
 
-    pub(crate) fn clear_hook(&self) {
+    /// Removes the hook.
+    pub fn clear_hook(&self) {
         *self.hook.lock() = None;
     }
 
     /// Cuts the power. Flushed pages stay; any subset of later pages survives, some of them torn.
-    pub(crate) fn power_cut(&self, rng: &mut Rng) {
+    pub fn power_cut(&self, rng: &mut Rng) {
         let Image { now, durable, volatile } = &mut *self.image.lock();
         let percent_kept = *rng.pick(&[0, 30, 50, 90, 100]);
         for (page, content) in &*volatile {
@@ -91,6 +96,7 @@ impl SimMedium {
     }
 
     /// Flips one bit of these bytes, on the device and for reads.
+    #[cfg(test)]
     pub(crate) fn flip_bit(&self, bytes: Range<u64>, rng: &mut Rng) {
         let image = &mut *self.image.lock();
         let (at, bit) = (bytes.start + rng.below(bytes.end - bytes.start), 1 << rng.below(8));
@@ -98,6 +104,7 @@ impl SimMedium {
         image.durable[at as usize] ^= bit;
     }
 
+    #[cfg(test)]
     pub(crate) fn content(&self) -> Vec<u8> {
         self.image.lock().now.clone()
     }

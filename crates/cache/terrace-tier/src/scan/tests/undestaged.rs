@@ -3,8 +3,8 @@
 
 use super::super::*;
 use super::writer::{formatted, found};
-use crate::device::SimMedium;
-use crate::device::superblock::{self, UndestagedMark};
+use crate::SimMedium;
+use crate::superblock::{self, UndestagedMark};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use terrace_testkit::rng::{Rng, seed};

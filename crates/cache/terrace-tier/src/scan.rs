@@ -24,7 +24,7 @@
 //! **The newest region** may be unflushed and incomplete. Keys count up to the first batch with damaged keys.
 //! The scan reads and checks each page of content. It drops a damaged page together with the key that the
 //! page replaces, even one of the same content. Otherwise the reclaim of the older region would later lose
-//! the page's last key. Heads of a later run mark such a region ([`super::PastFilling::torn`]), and each scan
+//! the page's last key. Heads of a later run mark such a region ([`super::format::PastFilling::torn`]), and each scan
 //! checks it again. A damaged page's key stays on the device, and a later read of the page may succeed. So a
 //! damaged page without a later key gets a tombstone ([`Scanned::damaged`], rule 4).
 
@@ -49,17 +49,19 @@ const KEYS_BYTES: usize = KEY_PAGES_MAX as usize * PAGE_SIZE;
 /// A region with valid batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FilledRegion {
-    pub(crate) region: u32,
-    pub(crate) lap: u64,
+    /// Number of the region.
+    pub region: u32,
+    /// Number of its filling.
+    pub lap: u64,
     /// Pages of its batches.
-    pub(crate) pages_used: u32,
+    pub pages_used: u32,
 }
 
 /// Pages of one file on a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScannedFile {
     /// The identity recorded last. If it is None, or not the file's identity now, the pages are not valid.
-    pub(crate) digest: Option<u64>,
+    pub digest: Option<u64>,
     /// Page index, slot and checksum of the content, sorted by page.
     pub pages: Vec<(u64, DeviceSlot, u32)>,
 }
@@ -68,16 +70,16 @@ pub struct ScannedFile {
 #[derive(Clone, Debug)]
 pub struct Scanned {
     /// Regions in the order of their filling, the newest last. All others are free.
-    pub(crate) regions: Vec<FilledRegion>,
+    pub regions: Vec<FilledRegion>,
     /// The filling of the next region; `next.lap` is the next lap.
-    pub(crate) next: Filling,
+    pub next: Filling,
     /// Files with pages on the device.
     pub files: HashMap<u64, ScannedFile>,
     /// Damaged pages of content.
     pub pages_damaged: u64,
     /// Damaged pages without a later key: file and page. The writer queues a tombstone for each, because a
     /// later start may read the outdated page.
-    pub(crate) damaged: Vec<(u64, u64)>,
+    pub damaged: Vec<(u64, u64)>,
     /// Regions given up, because keys of them or of a later region are damaged.
     pub regions_lost: u32,
     /// Failed reads; their bytes count as damaged.

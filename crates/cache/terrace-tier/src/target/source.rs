@@ -1,8 +1,8 @@
 //! Identity of a tier's source directory that survives a reboot.
 
 use super::place::Place;
-use crate::device::superblock::Source;
-use crate::file::naming::Naming;
+use crate::naming::Naming;
+use crate::superblock::Source;
 use rustix::fs::{AtFlags, CWD, Statx, StatxFlags, statfs, statvfs, statx};
 use std::io;
 use std::os::unix::ffi::OsStrExt;

@@ -34,11 +34,11 @@ pub const DATA_AT: u64 = 1 << 20;
 /// Largest batch, pages, with the key pages.
 pub const BATCH_PAGES_MAX: u32 = 256;
 /// Largest number of key pages of a batch.
-pub(crate) const KEY_PAGES_MAX: u32 = 2;
+pub const KEY_PAGES_MAX: u32 = 2;
 /// Largest number of records of a batch.
 pub const RECORDS_MAX: usize = records_in(KEY_PAGES_MAX);
 /// Count in [`Record::Dead`] for all pages to the end of the file.
-pub(crate) const TO_THE_END: u32 = u32::MAX;
+pub const TO_THE_END: u32 = u32::MAX;
 
 const HEAD: usize = 64;
 const RECORD: usize = 24;
@@ -60,13 +60,14 @@ const fn records_in(key_pages: u32) -> usize {
     (key_pages as usize * PAGE_SIZE - HEAD) / RECORD
 }
 
-pub(crate) const fn key_pages(records: usize) -> u32 {
+/// Number of key pages of a batch with this many records.
+pub const fn key_pages(records: usize) -> u32 {
     if records <= records_in(1) { 1 } else { 2 }
 }
 
 /// Largest number of content pages of a batch with `others` further records, and `pages_left` pages left in
 /// its region. None: not even the other records fit.
-pub(crate) fn content_max(others: usize, pages_left: u32) -> Option<u32> {
+pub fn content_max(others: usize, pages_left: u32) -> Option<u32> {
     let room = |keys: u32| {
         let pages = pages_left.min(BATCH_PAGES_MAX).checked_sub(keys)?;
         Some(pages.min(records_in(keys).checked_sub(others)? as u32))
@@ -74,7 +75,8 @@ pub(crate) fn content_max(others: usize, pages_left: u32) -> Option<u32> {
     room(1).max(room(2))
 }
 
-pub(crate) fn crc(page: &[u8]) -> u32 {
+/// The checksum of a page of content.
+pub fn crc(page: &[u8]) -> u32 {
     crc32fast::hash(page)
 }
 
@@ -121,7 +123,7 @@ impl Geometry {
     }
 
     /// The best division of a target of `bytes` bytes: regions of 1 to 16 MiB. None: the target is too small.
-    pub(crate) fn plan(bytes: u64) -> Option<Geometry> {
+    pub fn plan(bytes: u64) -> Option<Geometry> {
         let about = (bytes / REGIONS_USUAL).clamp(PLANNED_BYTES_MIN, (*REGION_BYTES.end()).into());
         let region_bytes = 1 << about.ilog2();
         let regions = bytes.checked_sub(DATA_AT)? / region_bytes;
@@ -142,7 +144,8 @@ impl Geometry {
     pub fn region_bytes(self) -> u32 {
         self.region_bytes
     }
-    pub(crate) fn region_pages(self) -> u32 {
+    /// Pages of a region.
+    pub fn region_pages(self) -> u32 {
         self.region_bytes / PAGE_SIZE as u32
     }
     /// Number of regions.
@@ -157,7 +160,7 @@ impl Geometry {
     ///
     /// # Panics
     /// If there is no such page.
-    pub(crate) fn byte(self, region: u32, page: u32) -> u64 {
+    pub fn byte(self, region: u32, page: u32) -> u64 {
         assert!(region < self.regions && page < self.region_pages(), "no page {page} of region {region}");
         DATA_AT + u64::from(region) * u64::from(self.region_bytes) + u64::from(page) * PAGE_SIZE as u64
     }
@@ -165,7 +168,7 @@ impl Geometry {
     ///
     /// # Panics
     /// If the target has no such slot.
-    pub(crate) fn byte_of(self, slot: DeviceSlot) -> u64 {
+    pub fn byte_of(self, slot: DeviceSlot) -> u64 {
         self.byte(slot.region(), slot.page())
     }
 }
@@ -233,7 +236,7 @@ pub enum Record {
 }
 
 /// Holder of a write intent: a mark of the machine's boot, and one of the file's birth.
-pub(crate) fn holder(boot: u16, birth: u16) -> u32 {
+pub fn holder(boot: u16, birth: u16) -> u32 {
     u32::from(boot) << 16 | u32::from(birth)
 }
 
@@ -277,7 +280,7 @@ impl Record {
 
 /// The previous filling of the log, as recorded by a later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PastFilling {
+pub(crate) struct PastFilling {
     pub(crate) lap: u64,
     /// Pages of its batches.
     pub(crate) pages: u32,
@@ -289,14 +292,14 @@ pub struct PastFilling {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Filling {
     /// Number of the filling, not 0. Later fillings have higher numbers, and none is used twice.
-    pub(crate) lap: u64,
+    pub lap: u64,
     /// The filling before it, if there is one.
     pub(crate) before: Option<PastFilling>,
 }
 
 impl Filling {
     /// The filling of the next region, after this one got `pages` pages of batches.
-    pub(crate) fn next(&self, pages: u32) -> Filling {
+    pub fn next(&self, pages: u32) -> Filling {
         Filling { lap: self.lap + 1, before: Some(PastFilling { lap: self.lap, pages, torn: false }) }
     }
 }
@@ -304,30 +307,33 @@ impl Filling {
 /// The keys of one batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
-    pub(crate) filling: Filling,
+    /// The filling that the batch belongs to.
+    pub filling: Filling,
     /// Lap of the oldest valid region: from this batch on, earlier regions are not valid.
-    pub(crate) oldest: u64,
+    pub oldest: u64,
     /// First page, counted from the start of the region.
-    pub(crate) at: u32,
-    pub(crate) content: u32,
+    pub at: u32,
+    /// Number of content pages.
+    pub content: u32,
     /// Records of the content pages first, then tombstones and identities, which are older than these pages.
-    pub(crate) records: Vec<Record>,
+    pub records: Vec<Record>,
 }
 
 impl Batch {
     /// Number of key pages: the content follows them.
-    pub(crate) fn key_pages(&self) -> u32 {
+    pub fn key_pages(&self) -> u32 {
         key_pages(self.records.len())
     }
-    pub(crate) fn pages(&self) -> u32 {
+    /// Number of key pages and content pages.
+    pub fn pages(&self) -> u32 {
         self.key_pages() + self.content
     }
     /// The first page behind the batch, counted from the start of the region.
-    pub(crate) fn end(&self) -> u32 {
+    pub fn end(&self) -> u32 {
         self.at + self.pages()
     }
     /// Records of the content, each with its page in the region.
-    pub(crate) fn pages_of_content(&self) -> impl Iterator<Item = (u32, &Record)> {
+    pub fn pages_of_content(&self) -> impl Iterator<Item = (u32, &Record)> {
         (self.at + self.key_pages()..).zip(&self.records[..self.content as usize])
     }
     /// The other records, which precede the batch's content in time.
@@ -339,7 +345,7 @@ impl Batch {
     ///
     /// # Panics
     /// If `keys` has another length than the key pages, or the batch breaks the rules of the format.
-    pub(crate) fn encode(&self, id: TierId, keys: &mut [u8]) {
+    pub fn encode(&self, id: TierId, keys: &mut [u8]) {
         assert_eq!(keys.len(), self.key_pages() as usize * PAGE_SIZE, "key pages");
         assert!(self.is_sound(DeviceSlot::REGION_PAGES), "at {}, {} pages", self.at, self.content);
         let before = self.filling.before.unwrap_or(PastFilling { lap: 0, pages: 0, torn: false });

@@ -163,7 +163,7 @@ pub struct FileMedium {
 
 impl FileMedium {
     /// A medium over `fd`, which is open with O_DIRECT and outlives it. `bytes`: its size.
-    pub(crate) fn new(fd: RawFd, io: Arc<dyn Io>, bytes: u64) -> FileMedium {
+    pub fn new(fd: RawFd, io: Arc<dyn Io>, bytes: u64) -> FileMedium {
         let reads = Limit::new(READ_MAX);
         FileMedium { fd, io, bytes, writes: reads.for_time(WRITE_MAX), reads }
     }
