@@ -28,7 +28,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 
 use rustix::process::Pid;
-use terrace_lease::guard;
+use terrace_opens::holder_word;
 
 use crate::error::{EXIT_FAILED, Failure, Result, reason};
 use crate::handover::Shared;
@@ -93,12 +93,12 @@ pub(crate) fn supervise(mut task: Task) -> Result<()> {
         }
     };
     if shared.fuse.is_none()
-        && let Err(err) = guard::register_holder(shared.memory.leases_for_ever())
+        && let Err(err) = holder_word::register_holder(shared.memory.leases_for_ever())
     {
         tracing::error!(
             "the kernel has no robust futexes ({err}): programs read the source directly, without the cache"
         );
-        guard::end(shared.memory.leases());
+        holder_word::end(shared.memory.leases());
     }
     let (mut shared, ended, starter) = Watch::new(shared, ends, starter).run();
     shared.kept.extend(starter.as_ref().map(|(starter, _)| starter.as_fd().as_raw_fd()));

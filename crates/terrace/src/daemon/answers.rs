@@ -11,7 +11,7 @@ use terrace_api::control::{
 use terrace_api::stats::Stats;
 use terrace_engine::Engine;
 use terrace_engine::lru::Refused;
-use terrace_lease::{Counts, Leases};
+use terrace_opens::{Counts, Leases};
 
 use super::memory::Shown;
 use super::record;

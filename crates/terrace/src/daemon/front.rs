@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use terrace_api::schedule::Schedule;
 use terrace_engine::Engine;
-use terrace_lease::Leases;
+use terrace_opens::Leases;
 
 use super::leases;
 use super::mount_path::{self, MountPath};

@@ -6,7 +6,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use terrace_engine::Engine;
-use terrace_lease::{Leases, is_leased};
+use terrace_opens::{Leases, is_leased};
 
 use super::reserve;
 use crate::handover::Shared;

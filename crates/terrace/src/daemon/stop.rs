@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use terrace_api::control::{CommandError, ErrorCode, ReleaseReply, StopReply};
 use terrace_engine::Engine;
-use terrace_lease::Leases;
+use terrace_opens::Leases;
 use terrace_sync::Mutex;
 
 use super::front::Front;

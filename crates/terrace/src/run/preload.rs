@@ -5,7 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use terrace_lease::program::{self, LIBRARY};
+use terrace_opens::program::{self, LIBRARY};
 
 use crate::error::{Failure, Result};
 use crate::instance::Instance;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, WaitOptions, WaitStatus, waitid};
-use terrace_lease::guard;
+use terrace_opens::holder_word;
 
 use super::crashes::{CRASHES_MAX, CRASHES_WITHIN, Crashes, End, Next};
 use super::notify;
@@ -434,7 +434,7 @@ impl Watch {
     /// Suspends the leases until a daemon has checked them.
     fn suspend_leases(&self) {
         if self.shared.fuse.is_none() {
-            guard::suspend(self.shared.memory.leases());
+            holder_word::suspend(self.shared.memory.leases());
         }
     }
 

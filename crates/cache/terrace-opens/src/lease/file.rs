@@ -16,7 +16,7 @@ use terrace_engine::source::{differs_from_now_on, times_of};
 use terrace_engine::{Engine, ObjectRef};
 use terrace_sync::Mutex;
 
-use crate::lease;
+use super::fcntl;
 
 /// First pause before a broken lease is taken again. Each early break doubles it.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
@@ -69,7 +69,7 @@ enum State {
 pub(crate) struct LeasedFile {
     pub(crate) fd: Arc<OwnedFd>,
     pub(crate) object: ObjectRef,
-    /// Tick of the last request for the file, on the clock of [`crate::Leases`].
+    /// Tick of the last request for the file, on the clock of [`super::Leases`].
     pub(crate) asked: AtomicU64,
     state: Mutex<State>,
     /// Pause after the next break.
@@ -120,7 +120,7 @@ impl LeasedFile {
         let before = stat
             .map(|stat| FileState::of(&stat))
             .filter(|now| look.is_some_and(|look| look.has_content_of(now)));
-        lease::give_back(self.fd.as_fd());
+        fcntl::give_back(self.fd.as_fd());
         let pause = {
             let mut pause = self.pause.lock();
             *pause =
@@ -140,7 +140,7 @@ impl LeasedFile {
         if Instant::now() < *retry_at {
             return false;
         }
-        if lease::take(self.fd.as_fd(), tid).is_err() {
+        if fcntl::take(self.fd.as_fd(), tid).is_err() {
             *retry_at = Instant::now() + *retry;
             *retry = (*retry * 2).min(RETRY_MAX);
             return false;
@@ -149,7 +149,7 @@ impl LeasedFile {
         let unchanged = before.is_some() && now == *before;
         if !unchanged && let Err(err) = engine.reload(&self.object) {
             tracing::debug!("object {}: cached content not dropped: {err}", self.object.id());
-            lease::give_back(self.fd.as_fd());
+            fcntl::give_back(self.fd.as_fd());
             *retry_at = Instant::now() + RETRY_MAX;
             return false;
         }
@@ -169,7 +169,7 @@ impl LeasedFile {
     pub(crate) fn end(&self) {
         let mut state = self.state.lock();
         self.object.set_slow(true);
-        lease::give_back(self.fd.as_fd());
+        fcntl::give_back(self.fd.as_fd());
         *state = State::Ended;
     }
 

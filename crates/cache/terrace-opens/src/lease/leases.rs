@@ -12,8 +12,8 @@ use rustix::io::Errno;
 use terrace_engine::{Engine, ObjectId, ObjectRef, Serve};
 use terrace_sync::{Condvar, Mutex};
 
-use crate::file::LeasedFile;
-use crate::{guard, lease};
+use super::file::LeasedFile;
+use super::{fcntl, holder_word};
 
 /// Interval of the check for a stopped daemon, and for deleted files: our descriptor keeps their space.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -72,7 +72,7 @@ pub struct Leases {
     dev: u64,
     /// Most files at a time: each may cost two descriptors.
     files_max: usize,
-    /// The futex word of the supervisor ([`guard`]).
+    /// The futex word of the supervisor ([`holder_word`]).
     word: &'static AtomicU32,
     files: Mutex<Files>,
     /// Signalled when a file waits for its lease, and at the end.
@@ -85,7 +85,7 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// Serves at most `files_max` files of the device `dev`. `word`: the supervisor's, see [`guard`].
+    /// Serves at most `files_max` files of the device `dev`. `word`: the supervisor's, see [`holder_word`].
     pub fn new(engine: Arc<Engine>, dev: u64, files_max: usize, word: &'static AtomicU32) -> Leases {
         Leases {
             engine,
@@ -130,15 +130,15 @@ impl Leases {
 
     /// Gives leases back when they are broken, until [`Leases::stop`]. Calls `begun` once the set-up is done.
     pub fn run(&self, begun: impl FnOnce()) {
-        lease::block();
+        fcntl::block();
         let tid = rustix::thread::gettid().as_raw_nonzero().get();
         // Files taken over: the signals of earlier breaks went to a dead thread.
         for file in self.all() {
-            let _ = lease::tell(file.fd.as_fd(), tid);
+            let _ = fcntl::tell(file.fd.as_fd(), tid);
         }
         let _ = self.tid.set(tid);
         self.check_all();
-        guard::resume(self.word);
+        holder_word::resume(self.word);
         begun();
         std::thread::scope(|scope| {
             // A separate thread: opens of other files must not wait while it drops a changed file's pages.
@@ -150,14 +150,14 @@ impl Leases {
                 );
             }
             while !self.stopping.load(Ordering::Acquire) {
-                match lease::wait(LOOK_EVERY) {
-                    lease::Wakeup::Break(fd) => self.broken(fd),
-                    lease::Wakeup::Any => self.check_all(),
-                    lease::Wakeup::Nothing => {}
+                match fcntl::wait(LOOK_EVERY) {
+                    fcntl::Wakeup::Break(fd) => self.broken(fd),
+                    fcntl::Wakeup::Any => self.check_all(),
+                    fcntl::Wakeup::Nothing => {}
                 }
             }
         });
-        guard::end(self.word);
+        holder_word::end(self.word);
         for file in self.all() {
             file.end();
         }
@@ -183,7 +183,7 @@ impl Leases {
         drop(self.files.lock());
         self.changed.notify_all();
         if let Some(&tid) = self.tid.get() {
-            lease::wake(tid);
+            fcntl::wake(tid);
         }
     }
 
@@ -225,7 +225,7 @@ impl Leases {
     /// Gives back every lease that an open waits for: its signal may be lost.
     fn check_all(&self) {
         for file in self.all() {
-            if file.is_held() && !lease::is_held(file.fd.as_fd()) {
+            if file.is_held() && !fcntl::is_held(file.fd.as_fd()) {
                 self.break_lease(&file);
             }
         }
@@ -266,9 +266,9 @@ impl Leases {
     /// Gives up deleted files, and finds changes that broke no lease. After a SIGSTOP of this process it
     /// checks all leases before clients read memory again.
     fn look(&self) {
-        if guard::is_suspended(self.word) {
+        if holder_word::is_suspended(self.word) {
             self.check_all();
-            guard::resume(self.word);
+            holder_word::resume(self.word);
             // For a second stop in between.
             self.check_all();
         }
@@ -307,7 +307,7 @@ impl Leases {
     fn begin(&self, shown: BorrowedFd<'_>, id: ObjectId, tid: i32) -> Result<Arc<LeasedFile>, Errno> {
         self.make_room();
         let fd = Arc::new(reopen(shown)?);
-        let leased = lease::take(fd.as_fd(), tid);
+        let leased = fcntl::take(fd.as_fd(), tid);
         let is_written = leased.as_ref().is_err_and(|err| err.kind() == io::ErrorKind::WouldBlock);
         if let Err(err) = leased
             && !is_written
@@ -340,7 +340,7 @@ impl Leases {
             return Err(Errno::AGAIN);
         }
         // The lease was broken before the insert: the signal found no file.
-        if !is_written && !lease::is_held(file.fd.as_fd()) {
+        if !is_written && !fcntl::is_held(file.fd.as_fd()) {
             self.break_lease(&file);
         }
         Ok(file)

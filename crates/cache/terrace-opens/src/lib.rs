@@ -1,0 +1,18 @@
+//! Knowledge of open files: which files programs have open, and how.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`lease`] | files served without a mount while no program has them open for writing: the kernel's leases |
+//!
+//! Files served without a mount: programs use the source directory itself. With the preload library they read
+//! large files from the segment while no program has the file open for writing.
+//!
+//! Leases report the opens that a mount sees. An open for writing (or a truncate) of a leased file waits
+//! until this daemon returns the lease. The daemon first sends the file's clients to the source. The kernel
+//! gives no lease on a file that is open for writing or mapped writable. So while a lease is held, no program
+//! can write the file, and the cached pages stay valid.
+
+pub mod lease;
+
+pub use lease::{Counts, Leases, holder_word, is_leased};
+pub use terrace_shm::program;
