@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt::Display;
 use std::fs::{self, File};
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 /// Upper bound for a line of /proc/TID/stat: 52 numbers and a name.
@@ -24,10 +25,64 @@ pub fn text(pid: impl Display, file: &str) -> io::Result<String> {
     fs::read(format!("/proc/{pid}/{file}")).map(|text| String::from_utf8_lossy(&text).into_owned())
 }
 
-/// All processes that this user may see.
+/// All processes that this user may see. None if /proc cannot be listed.
 pub fn pids() -> impl Iterator<Item = i32> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+    processes().into_iter().flatten()
+}
+
+/// All processes that this user may see.
+///
+/// # Errors
+/// /proc cannot be listed, for example for lack of a descriptor.
+pub fn processes() -> io::Result<Vec<i32>> {
+    numbers_in("/proc")
+}
+
+/// Threads of a process.
+///
+/// # Errors
+/// The process has ended ([`is_gone`]), or its threads cannot be listed.
+pub fn tasks(pid: i32) -> io::Result<Vec<i32>> {
+    numbers_in(&format!("/proc/{pid}/task"))
+}
+
+fn numbers_in(dir: &str) -> io::Result<Vec<i32>> {
+    let names = fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name()));
+    let names: io::Result<Vec<_>> = names.collect();
+    Ok(names?.into_iter().filter_map(|name| name.to_str()?.parse().ok()).collect())
+}
+
+/// Whether a reader of /proc failed because the process or thread has ended.
+pub fn is_gone(err: &io::Error) -> bool {
+    /// ESRCH.
+    const NO_SUCH_PROCESS: i32 = 3;
+    err.kind() == io::ErrorKind::NotFound || err.raw_os_error() == Some(NO_SUCH_PROCESS)
+}
+
+/// A mapping of a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mapping {
+    /// Addresses.
+    pub range: Range<u64>,
+    /// Stores reach the file.
+    pub is_shared: bool,
+    /// Inode number of the file. 0: none.
+    pub inode: u64,
+}
+
+/// The mappings in `maps` of a process. Lines of another form are skipped.
+pub fn mappings(maps: &str) -> impl Iterator<Item = Mapping> {
+    maps.lines().filter_map(parse_mapping)
+}
+
+/// `begin-end rwxs offset device inode path`
+fn parse_mapping(line: &str) -> Option<Mapping> {
+    let mut fields = line.split_ascii_whitespace();
+    let (begin, end) = fields.next()?.split_once('-')?;
+    let address = |digits| u64::from_str_radix(digits, 16).ok();
+    let range = address(begin)?..address(end)?;
+    let is_shared = fields.next()?.ends_with('s');
+    Some(Mapping { range, is_shared, inode: fields.nth(2)?.parse().ok()? })
 }
 
 /// The fields of `/proc/PID/stat` from the state on: `pid (name) state ppid pgrp session tty tpgid flags
@@ -167,6 +222,16 @@ mod tests {
     }
 
     #[test]
+    fn mappings_are_read_as_the_kernel_writes_them() {
+        let maps = "00400000-7f1200452000 rw-s 001b5000 fe:00 135522   /data/a b\n\
+                    7ffc0000-7ffd0000 rw-p 00000000 00:00 0 [stack]\nx\n";
+        let found: Vec<Mapping> = mappings(maps).collect();
+        let file = Mapping { range: 0x40_0000..0x7f12_0045_2000, is_shared: true, inode: 135_522 };
+        let stack = Mapping { range: 0x7ffc_0000..0x7ffd_0000, is_shared: false, inode: 0 };
+        assert_eq!(found, [file, stack]);
+    }
+
+    #[test]
     fn stolen_ticks_are_neither_idle_nor_busy() {
         let ticks = Ticks { idle: 78, all: 97, stolen: 3000 };
         assert_eq!(parse_ticks("cpu  10 1 5 70 8 1 2 3000 0 0"), Some((None, ticks)));
@@ -181,5 +246,8 @@ mod tests {
         let own = stat(std::process::id()).unwrap();
         assert!(own.began > 0 && run_ns(std::process::id()).is_some_and(|ns| ns > 0));
         assert!(ticks().len() > 1 && stat(u32::MAX).is_none());
+        let pid = i32::try_from(std::process::id()).unwrap();
+        assert!(processes().unwrap().contains(&pid) && tasks(pid).unwrap().contains(&pid));
+        assert!(tasks(i32::MAX).is_err_and(|err| is_gone(&err)));
     }
 }
