@@ -29,7 +29,7 @@ const MAY_IMPORT: &[(&str, &str)] = &[
     ("terrace-c", "store testkit"),
     ("terrace-python", "store sync"),
     ("terrace-fs", "engine io sync system testkit"),
-    ("terrace-opens", "engine shm sync testkit"),
+    ("terrace-opens", "engine shm sync system testkit"),
     ("terrace-remote", "api engine io sync system testkit tier"),
     ("terrace-kv", "store sync testkit"),
     ("terrace-preload", "shm testkit"),

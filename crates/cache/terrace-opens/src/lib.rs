@@ -1,8 +1,9 @@
-//! Knowledge of open files: which files programs have open, and how.
+//! Knowledge of open files: which files programs have open, in two ways.
 //!
 //! | module | what |
 //! |---|---|
 //! | [`lease`] | files served without a mount while no program has them open for writing: the kernel's leases |
+//! | [`guard`] | files that programs write while they are served: fanotify and /proc |
 //!
 //! Files served without a mount: programs use the source directory itself. With the preload library they read
 //! large files from the segment while no program has the file open for writing.
@@ -12,6 +13,7 @@
 //! gives no lease on a file that is open for writing or mapped writable. So while a lease is held, no program
 //! can write the file, and the cached pages stay valid.
 
+pub mod guard;
 pub mod lease;
 
 pub use lease::{Counts, Leases, holder_word, is_leased};
