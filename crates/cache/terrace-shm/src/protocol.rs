@@ -8,6 +8,8 @@
 use crate::entry::Entry;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
+pub mod board;
+
 /// First load of a reader.
 #[inline]
 pub fn look(entry: &AtomicU64) -> Entry {
