@@ -10,11 +10,14 @@
 //! | touch table | clients and daemon | one saturating count a frame, and some for compressed pages |
 //! | ring (one a client process) | that client and daemon | counters, page fills, trace records |
 //! | device table | daemon; clients map it read-only | offsets of regions on a target, and checks of pages |
+//! | boards | clients; daemon | counts of begun writes; of applied ones, in a file that clients map read-only |
 //! | durable | supervisor and daemon | state for a restarted daemon, beside the segment |
 //!
 //! This crate has all data that cross a process boundary, with their `unsafe` code. The protocols
 //! ([`protocol`]) use plain atomics so that loom can run them.
 
+#[cfg(not(loom))]
+pub mod board;
 #[cfg(not(loom))]
 pub mod client;
 #[cfg(not(loom))]
