@@ -141,6 +141,24 @@ fn overflow() {
     });
 }
 
+/// The board that a dead client left unsettled serves the object again, beside a reader.
+fn reuse(fault: Fault) {
+    loom::model(move || {
+        let w = Arc::new(World::new(fault, true, Some(0)));
+        assert!(!w.write(0, Call::Whole, Death::Called));
+        let reader = spawn(&w, |w| {
+            w.read_plain();
+            w.read();
+        });
+        let mut daemon = Daemon::new(&w);
+        daemon.is_dead[0] = true;
+        daemon.rebase(1, false);
+        daemon.rebase(0, false);
+        reader.join().unwrap();
+        daemon.check_end();
+    });
+}
+
 /// Rebases beside a writer and a reader.
 fn rebases(fault: Fault, board: Option<u32>, times: u32) {
     loom::model(move || {
@@ -206,12 +224,18 @@ fn a_rebase_begins_the_counts() {
 }
 
 #[test]
+fn a_board_returns() {
+    reuse(Fault::None);
+}
+
+#[test]
 fn a_late_writer_is_found_by_the_second_flip() {
     rebases(Fault::None, Some(0), 2);
 }
 
 const STALE: &str = "a read is older";
 const TORN: &str = "a fill amid a write";
+const UNSETTLED: &str = "the slot is settled again";
 const OLD_COPY: &str = "the page is served again";
 
 /// Runs the model of a fault.
@@ -247,6 +271,7 @@ fn faults_of_a_rebase_are_found() {
     must_fail(Fault::EnterWithoutFence, STALE, |f| rebases(f, Some(0), 1));
     must_fail(Fault::LostPagesStay, OLD_COPY, |f| deaths(f, Death::Called));
     must_fail(Fault::CountedTwice, OLD_COPY, restart);
+    must_fail(Fault::BoardNotRenewed, UNSETTLED, reuse);
     must_fail(Fault::FlagsApart, STALE, |f| rebases(f, Some(0), 1));
 }
 

@@ -45,6 +45,8 @@ pub(super) enum Fault {
     LostPagesStay,
     /// The old board's records are counted twice after a restart, and its unsettled slots' pages withdrawn.
     CountedTwice,
+    /// A board serves again without a renewal.
+    BoardNotRenewed,
     /// Flags and board lie in two words, and the reader loads the flags first.
     FlagsApart,
 }
@@ -365,7 +367,9 @@ impl Daemon {
         let w = self.w.clone();
         let old = Guard(w.guard.load(Ordering::Relaxed)).board();
         let (seq, applied, overflow) = &w.boards[fresh as usize];
-        renew(seq, applied);
+        if !w.has(Fault::BoardNotRenewed) {
+            renew(seq, applied);
+        }
         overflow.store(0, Ordering::Relaxed);
         self.set_guard(SLOW, fresh);
         let flips = match w.fault {
