@@ -55,6 +55,35 @@ fn fills(fault: Fault) {
     });
 }
 
+/// Two writers of one slot, a reader, a filler and the daemon. So many threads take one preemption.
+fn together(fault: Fault) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = model.preemption_bound.map(|_| 1);
+    model.check(move || {
+        let w = Arc::new(World::new(fault, false, Some(0)));
+        let mut daemon = Daemon::new(&w);
+        daemon.withdraw();
+        let filler = {
+            let w = w.clone();
+            thread::spawn(move || w.look_for_fill())
+        };
+        let threads = [
+            spawn(&w, |w| assert!(w.write(0, Call::Whole, Death::Never))),
+            spawn(&w, |w| assert!(w.write(1, Call::OtherPage, Death::Never))),
+            spawn(&w, |w| {
+                w.read();
+            }),
+        ];
+        daemon.take(None);
+        if let Some(found) = filler.join().unwrap() {
+            daemon.publish(found);
+        }
+        daemon.take(None);
+        threads.into_iter().for_each(|t| t.join().unwrap());
+        daemon.check_end();
+    });
+}
+
 /// A fill that began before a rebase, beside a writer after it.
 fn fill_over_rebase(fault: Fault) {
     loom::model(move || {
@@ -188,6 +217,11 @@ fn pages_share_a_slot() {
 #[test]
 fn a_fill_is_whole_and_current() {
     fills(Fault::None);
+}
+
+#[test]
+fn all_roles_together() {
+    together(Fault::None);
 }
 
 #[test]
