@@ -157,16 +157,15 @@ fn serve(shared: &mut Shared, recovering: bool, recorded: Sender<Sender<()>>) ->
     engine.serve().map_err(no_cache)?;
     replay::before_serving(&engine, shared.place.src_fd.as_fd(), recovering)?;
     let control = Arc::new(Server::default());
-    let stopper = Arc::new(Stopper::new(engine.clone(), shared, &front));
+    let stopper = Arc::new(Stopper::new(engine.clone(), shared, &front).map_err(no_threads)?);
     let (begun, serves) = std::sync::mpsc::channel();
     let tiers = Arc::new(Live::new(engine.clone(), shared));
     tiers.clone().try_stores_again().map_err(no_threads)?;
     let also = (front.leases(), tiers);
     let answers = answers::Answers::new(engine.clone(), stopper.clone(), guard.shown(), shared, also);
     let answers = Arc::new(answers);
-    let threads =
-        start_threads(shared, &engine, (&control, answers), &stopper, orphan_fds, (serves, recorded));
-    threads.map_err(no_threads)?;
+    start_threads(shared, &engine, (&control, answers), &stopper, orphan_fds, (serves, recorded))
+        .map_err(no_threads)?;
     guard.start(&engine, shared).map_err(no_threads)?;
     if let Some(schedule) = shared.schedule.take() {
         front.follow(&engine, &schedule).map_err(no_threads)?;
@@ -192,6 +191,7 @@ fn serve(shared: &mut Shared, recovering: bool, recorded: Sender<Sender<()>>) ->
     control.finish(ANSWER_WITHIN);
     // The record of lost data finds file names through their descriptors, so they stay open.
     if matches!(served, Served::Written) {
+        shared.to_supervisor.say("done");
         front.close();
     }
     Ok(served)

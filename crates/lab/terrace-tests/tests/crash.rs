@@ -5,7 +5,7 @@ use std::time::Duration;
 use terrace_testkit::wait::asking_every;
 use terrace_tests::rng::{Rng, seed};
 use terrace_tests::stress::Stress;
-use terrace_tests::{Side, TestMount, amount, process};
+use terrace_tests::{Side, TestMount, amount, leftovers, process};
 
 fn rounds() -> u64 {
     amount("TERRACE_CRASH_ROUNDS", 10, 80)
@@ -207,4 +207,36 @@ fn accept_losses(stress: &Stress, mount: &TestMount) {
             stress.versions.acked(number).store(now, SeqCst);
         }
     }
+}
+
+/// The end of a run goes on: no data are lost, and the command's exit code stays.
+#[test]
+fn terraced_killed_during_a_stop_ends_the_run() {
+    let seed = seed("crash-stop");
+    let mut rng = Rng::new(seed);
+    let mut kills = 0;
+    for side in [Side::Run, Side::Leased] {
+        let mount = TestMount::new("crash-stop", side, "16MiB");
+        for round in 0..2 * rounds() {
+            let file = mount.src().join(format!("file{round}"));
+            let written = format!("echo {round} > {}", file.display());
+            let mut run = process::Background::new(mount.command("sh").args(["-c", &written]));
+            process::holds_within(60, || file.metadata().is_ok_and(|meta| meta.len() > 0));
+            std::thread::sleep(Duration::from_micros(rng.below(20_000)));
+            for _ in 0..3 {
+                let serving = leftovers::instances().into_iter().find(|(_, info)| info.mnt == mount.src());
+                kills +=
+                    u32::from(serving.is_some_and(|(_, info)| process::kill(info.terraced, libc::SIGKILL)));
+                std::thread::sleep(Duration::from_micros(rng.below(10_000)));
+            }
+            let status = run.wait(Duration::from_secs(30));
+            assert!(
+                status.is_some_and(|status| status.success()),
+                "TERRACE_SEED={seed}, round {round}: {status:?}"
+            );
+            assert_eq!(std::fs::read_to_string(&file).unwrap(), format!("{round}\n"), "TERRACE_SEED={seed}");
+        }
+        mount.umount();
+    }
+    assert!(kills > 0, "nothing was killed");
 }

@@ -17,6 +17,7 @@ use crate::claim::Claim;
 use crate::data_loss;
 use crate::error::reason;
 use crate::handover::Shared;
+use crate::handover::channel::Channel;
 use crate::holders;
 use crate::instance::{Instance, Kind};
 use crate::mounts::{self, How, Layer};
@@ -39,12 +40,13 @@ pub(super) struct Stopper {
 }
 
 /// Progress of the stop. Locked during a stop: one at a time.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     /// Our mount is gone: a later mount at its place is another instance's.
     gone: bool,
     /// Unwritable data were given up, and this was reported.
     given_up: bool,
+    to_supervisor: Channel,
 }
 
 /// Interval and number of retries for unwritable data, when no command waits for the end.
@@ -52,15 +54,16 @@ const TRY_EVERY: Duration = Duration::from_secs(1);
 const TRIES: usize = 10;
 
 impl Stopper {
-    pub(super) fn new(engine: Arc<Engine>, shared: &Shared, front: &Front) -> Stopper {
+    pub(super) fn new(engine: Arc<Engine>, shared: &Shared, front: &Front) -> io::Result<Stopper> {
         let (leases, give_up_changes) = (front.leases(), front.give_up_changes());
         let (mnt, root) = (shared.place.mnt.clone(), record::root(shared));
         let (mount_dev, kind, instance) = (shared.mount_dev, shared.kind, shared.instance.clone());
         // A predecessor may have died during a stop: its caller repeats the request.
         instance.note_stopping(false);
         let claim = shared.place.claim.clone();
-        let state = Mutex::default();
-        Stopper { engine, leases, mnt, mount_dev, root, kind, instance, claim, give_up_changes, state }
+        let to_supervisor = shared.to_supervisor.try_clone()?;
+        let state = Mutex::new(State { gone: false, given_up: false, to_supervisor });
+        Ok(Stopper { engine, leases, mnt, mount_dev, root, kind, instance, claim, give_up_changes, state })
     }
 
     /// Flushes and unmounts. A mount in use stays, or with `lazy` is detached at once. A mount with data that
@@ -95,6 +98,8 @@ impl Stopper {
         if !state.gone {
             stopped.in_use = self.unmount(lazy)?;
             state.gone = true;
+            // Before the answer: after it, a successor of a killed terraced would serve for ever.
+            state.to_supervisor.say("stopping");
         }
         Ok(stopped)
     }

@@ -25,8 +25,11 @@ pub(crate) enum Event {
     Failed(String),
     /// The mount is no longer served: the reason.
     Gone(String),
-    /// The instance ended in order, and all data are written.
+    /// The instance ended in order, and all data are written. From terraced to its supervisor: nothing is left
+    /// to do for a successor.
     Done,
+    /// From terraced to its supervisor only: a stop is answered. A successor stops, too.
+    Stopping,
     /// From terraced to its supervisor only: the id of its working thread.
     Thread(i32),
     /// From terraced to its supervisor only: the kernel's kills for lack of memory, in its group and on the
@@ -151,6 +154,7 @@ pub(crate) fn parse(line: &str) -> Option<Event> {
         ("failed", why) => Some(Event::Failed(why.to_owned())),
         ("gone", why) => Some(Event::Gone(why.to_owned())),
         ("done", _) => Some(Event::Done),
+        ("stopping", _) => Some(Event::Stopping),
         ("thread", ids) => match ids.split_once(' ') {
             Some((process, id)) => Some(Event::ThreadOf(process.parse().ok()?, id.parse().ok()?)),
             None => ids.parse().ok().map(Event::Thread),

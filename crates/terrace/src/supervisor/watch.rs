@@ -91,6 +91,8 @@ pub(super) struct Watch {
     orphaned: bool,
     /// An orderly stop is requested.
     stopping: bool,
+    /// terraced has written everything, and only closes its descriptors.
+    done: bool,
     /// The present terraced serves.
     ready: bool,
     /// At least one terraced has served.
@@ -124,6 +126,7 @@ impl Watch {
             command: null(),
             orphaned: false,
             stopping: false,
+            done: false,
             ready: false,
             served: false,
             starter_told: false,
@@ -157,6 +160,8 @@ impl Watch {
             };
             match exit {
                 Exit::Done => return self.end(Ended::Done),
+                // The closed descriptors are of no use to a successor.
+                Exit::Crashed { .. } if self.done => return self.end(Ended::Done),
                 Exit::Refused => {
                     let failure = self.said("it could not start");
                     return self.end(Ended::Refused(failure));
@@ -377,7 +382,9 @@ impl Watch {
             Some(Event::Thread(id)) => self.watch_thread(child, id),
             Some(Event::Failed(line) | Event::Gone(line)) => self.refusal = Some(Failure::from_line(&line)),
             Some(Event::Kills(group, machine)) => self.shared.shortage.note_others(Kills { group, machine }),
-            Some(Event::Done | Event::Warning(_) | Event::ThreadOf(..)) | None => {}
+            Some(Event::Stopping) => self.stopping = true,
+            Some(Event::Done) => self.done = true,
+            Some(Event::Warning(_) | Event::ThreadOf(..)) | None => {}
         }
     }
 
