@@ -168,14 +168,11 @@ impl OwnedGroup {
     fn create_below(root: &Path, name: &str, limit: Option<u64>) -> io::Result<OwnedGroup> {
         let owned = OwnedGroup(Group::at(root, name, true)?);
         if owned.dirs().is_empty() {
-            return Err(io::Error::other("this machine has no control groups; mount them at /sys/fs/cgroup"));
+            return Err(io::Error::other("no control groups here"));
         }
         if let Some(bytes) = limit {
             let file = if owned.version == Version::V1 { "memory.limit_in_bytes" } else { "memory.max" };
-            let dir = owned
-                .memory
-                .clone()
-                .ok_or_else(|| io::Error::other("the control groups have no memory controller"))?;
+            let dir = owned.memory.clone().ok_or_else(|| io::Error::other("no memory controller"))?;
             fs::write(dir.join(file), bytes.to_string())?;
         }
         Ok(owned)
@@ -221,9 +218,8 @@ impl OwnedGroup {
                 Some(root.join(&name)).filter(|dir| dir.join("io.max").exists())
             }
         };
-        let dir = dir.ok_or_else(|| {
-            io::Error::other("the control groups have no controller for devices (blkio, io)")
-        })?;
+        let dir =
+            dir.ok_or_else(|| io::Error::other("no control group controller for devices (blkio, io)"))?;
         self.0.io = Some(dir.clone());
         throttle.lines(self.version).iter().try_for_each(|(file, line)| fs::write(dir.join(file), line))
     }

@@ -45,9 +45,8 @@ impl FromStr for Order {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Order, String> {
-        let number = |n: &str| {
-            n.parse().ok().filter(|&n: &u64| n > 0).ok_or_else(|| format!("{n:?} is no number above 0"))
-        };
+        let number =
+            |n: &str| n.parse().ok().filter(|&n: &u64| n > 0).ok_or_else(|| format!("{n:?} is no number"));
         match text.split_once(':') {
             None if text == "sequential" => Ok(Order::Streams(1)),
             Some(("streams", n)) => number(n).map(Order::Streams),

@@ -125,7 +125,7 @@ fn step_of(options: &Demo) -> io::Result<Step> {
     let text = |text: &std::ffi::OsStr| {
         text.to_str()
             .map(str::to_owned)
-            .ok_or_else(|| io::Error::other(format!("{}: this name is not UTF-8", text.display())))
+            .ok_or_else(|| io::Error::other(format!("{}: not UTF-8", text.display())))
     };
     let mut argv = ["sh", "-c", "cd \"$0\" && exec \"$@\""].map(str::to_owned).to_vec();
     argv.push(text(std::env::current_dir()?.as_os_str())?);

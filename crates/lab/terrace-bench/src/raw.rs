@@ -145,7 +145,7 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<Results, Error> {
     }
     if whole < bytes.len() {
         let line = bytes[..whole].iter().filter(|&&b| b == b'\n').count() + 1;
-        results.notices.push(format!("{}: line {line} is incomplete, and left out", path.display()));
+        results.notices.push(format!("{}: line {line} is torn and left out", path.display()));
     }
     Ok(results)
 }
@@ -169,7 +169,7 @@ fn parse_line(line: &[u8], results: &mut Results, places: &mut HashMap<String, u
             return Ok(());
         }
         Line { run: Some(_), .. } if results.headers.is_empty() => {
-            return Err("the run comes before the header line with machine and matrix".into());
+            return Err("a run before the header line with machine and matrix".into());
         }
         Line { machine: None, matrix: None, run: Some(run) } => {
             match places.insert(run.id.clone(), results.runs.len()) {
@@ -182,7 +182,7 @@ fn parse_line(line: &[u8], results: &mut Results, places: &mut HashMap<String, u
             }
             results.runs.push(run);
         }
-        _ => return Err("the line is neither a machine with its matrix nor a run".into()),
+        _ => return Err("neither a machine with its matrix nor a run".into()),
     }
     Ok(())
 }
@@ -398,7 +398,7 @@ mod tests {
             assert!(error.starts_with("r.jsonl: line 2: ") && error.contains(why), "{bad}: {error}");
         }
         let error = parse(Path::new("r"), format!("{good}\n").as_bytes()).unwrap_err().to_string();
-        assert!(error.contains("line 1: the run comes before the header line"), "{error}");
+        assert!(error.contains("line 1: a run before the header line"), "{error}");
     }
 
     #[test]

@@ -58,9 +58,7 @@ impl Latency {
 pub(crate) fn order(pages: std::ops::Range<u64>, ops: u64, seed: u64) -> io::Result<Vec<u32>> {
     let of = pages.end.saturating_sub(pages.start);
     if ops > of {
-        return Err(io::Error::other(format!(
-            "{ops} reads need as many pages, and there are only {of}; read less"
-        )));
+        return Err(io::Error::other(format!("{ops} reads, but there are only {of} pages")));
     }
     let mut order: Vec<u32> = pages.map(|page| page as u32).collect();
     Rng::with_seed(seed).shuffle(&mut order);
@@ -168,6 +166,6 @@ fn read_failed(n: isize, offset: u64) -> io::Error {
     if n < 0 {
         io::Error::last_os_error()
     } else {
-        io::Error::other(format!("a read at {offset} returned only {n} bytes"))
+        io::Error::other(format!("short read of {n} bytes at {offset}"))
     }
 }

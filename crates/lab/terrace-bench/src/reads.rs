@@ -195,7 +195,7 @@ impl Tally {
             return Err(io::Error::other(format!("WRONG DATA in {} reads", self.wrong)));
         }
         if self.ops == 0 {
-            return Err(io::Error::other("no read completed during the measurement"));
+            return Err(io::Error::other("no read completed"));
         }
         let ops = self.ops as f64;
         let mut numbers: BTreeMap<String, f64> = watched.measured.clone();

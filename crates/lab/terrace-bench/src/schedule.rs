@@ -32,8 +32,7 @@ pub fn run(options: &Options) -> io::Result<()> {
     }
     let Made { schedule, nameless, .. } = &made;
     if schedule.spans.is_empty() {
-        let why =
-            format!("{shown}: the trace has no reads of named files (record it again with this terrace)");
+        let why = format!("{shown}: no reads of named files (record it again with this terrace)");
         return Err(io::Error::other(why));
     }
     terrace_output::write_whole(&options.output, &schedule.to_text())?;

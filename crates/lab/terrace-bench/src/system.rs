@@ -93,7 +93,7 @@ pub(crate) struct End {
 
 impl Run {
     pub(crate) fn step(&self, name: &str) -> Result<&Outcome, String> {
-        self.outcomes.iter().find(|o| o.name == name).ok_or_else(|| format!("the run has no step {name}"))
+        self.outcomes.iter().find(|o| o.name == name).ok_or_else(|| format!("no step {name}"))
     }
 }
 
@@ -114,13 +114,13 @@ fn make_group(places: &Places, limit: Option<u64>) -> Result<Option<OwnedGroup>,
     let mut group = match OwnedGroup::create(&(group_name() + &places.suffix), limit) {
         Ok(group) => group,
         Err(_) if places.lenient => return Ok(None),
-        Err(e) => return Err(format!("no control group can be made: {e}; run as root")),
+        Err(e) => return Err(format!("control group: {e}; run as root")),
     };
     if places.favour {
         group.favour();
     }
     if let Some(throttle) = &places.throttle {
-        group.throttle(throttle).map_err(|e| format!("the device cannot be throttled: {e}"))?;
+        group.throttle(throttle).map_err(|e| format!("throttle: {e}"))?;
     }
     Ok(Some(group))
 }
@@ -163,7 +163,7 @@ impl RunningSystem {
         fs::create_dir_all(&out).map_err(|e| format!("{}: {e}", out.display()))?;
         match steps::drop_caches() {
             Err(_) if places.lenient => steps::drop_files(&places.data),
-            result => result.map_err(|e| format!("caches cannot be dropped: {e}; run as root"))?,
+            result => result.map_err(|e| format!("drop_caches: {e}; run as root"))?,
         }
         let mut running = RunningSystem {
             places: places.clone(),
@@ -270,9 +270,7 @@ impl RunningSystem {
         let status = self.inner.as_mut().and_then(|inner| inner.child.wait().ok());
         match status {
             _ if interrupted() => "interrupted".into(),
-            Some(status) => {
-                format!("the system ended with exit code {}{}", steps::exit_code(status), self.killed())
-            }
+            Some(status) => format!("it ended with exit code {}{}", steps::exit_code(status), self.killed()),
             None => "the system is gone".into(),
         }
     }
@@ -296,7 +294,7 @@ impl RunningSystem {
         }
         ended?;
         if let Some(n) = memory.map(|m| m.oom_kills).filter(|&n| n > 0) {
-            return Err(format!("the OOM killer has killed {n} processes"));
+            return Err(format!("{n} processes killed by the OOM killer"));
         }
         let stats = fs::read(self.stats_file()).ok().and_then(|b| serde_json::from_slice(&b).ok());
         Ok(End { stats, pinned_max: self.pinned_max, memory })
@@ -310,7 +308,7 @@ impl RunningSystem {
                 drop(inner.input.take());
                 wait(&mut inner.child).and_then(|code| match code {
                     0 => Ok(()),
-                    code => Err(format!("the system ended with exit code {code}")),
+                    code => Err(format!("it ended with exit code {code}")),
                 })
             }
         };
@@ -336,7 +334,7 @@ impl Drop for RunningSystem {
 }
 
 fn succeeded(code: i32, line: &str) -> Result<(), String> {
-    if code == 0 { Ok(()) } else { Err(format!("the command `{line}` ended with exit code {code}")) }
+    if code == 0 { Ok(()) } else { Err(format!("exit code {code} of: {line}")) }
 }
 
 /// Waits for a child; a caught signal terminates it.
@@ -432,7 +430,7 @@ impl PassThrough {
         let start = Instant::now();
         while device(&mount.at) == before {
             if start.elapsed() > Duration::from_secs(10) {
-                return Err("the pass-through mount did not come up within 10 s".into());
+                return Err("the pass-through mount did not come up".into());
             }
             std::thread::sleep(Duration::from_millis(10));
         }

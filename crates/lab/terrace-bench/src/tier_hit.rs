@@ -190,7 +190,7 @@ impl Bare {
         let written = written(&file);
         let bytes = written.iter().map(|(from, to)| to - from).sum();
         match bytes {
-            0 => Err(io::Error::other(format!("{}: the file has no written data", path.display()))),
+            0 => Err(io::Error::other(format!("{}: it has no written data", path.display()))),
             _ => Ok(Bare { file, written, bytes }),
         }
     }
@@ -214,7 +214,7 @@ impl Bare {
         match n {
             n if n == buf.len() as i64 => Ok(()),
             n if n < 0 => Err(io::Error::last_os_error()),
-            n => Err(io::Error::other(format!("a read at {at} returned only {n} bytes"))),
+            n => Err(io::Error::other(format!("short read of {n} bytes at {at}"))),
         }
     }
 }

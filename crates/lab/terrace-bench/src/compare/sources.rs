@@ -168,7 +168,7 @@ fn other_machine(files: &[File], paths: &[PathBuf]) -> Option<String> {
         |m: &Machine| format!("{} x {}, {} MiB, Linux {}", m.cpus, m.cpu, m.memory_bytes >> 20, m.kernel);
     let (machine, other) = known.iter().find(|(machine, _)| told(machine) != told(first))?;
     Some(format!(
-        "the files come from different machines: {} ({}), {} ({})",
+        "different machines: {} ({}), {} ({})",
         path.display(),
         told(first),
         other.display(),
@@ -191,12 +191,7 @@ fn read(given: &Path, factor: &str, asked: &Compare) -> Result<File, String> {
     let unread = |e: std::io::Error| fault(path, None, e.to_string(), "name a file of results");
     let size = fs::metadata(path).map_err(unread)?.len();
     if size > FILE_BYTES_MAX {
-        return Err(fault(
-            path,
-            None,
-            format!("the file has {size} bytes, more than 1 GiB"),
-            "name a smaller file",
-        ));
+        return Err(fault(path, None, format!("{size} bytes"), "larger than 1 GiB"));
     }
     let bytes = fs::read(path).map_err(unread)?;
     rows_of(path, &bytes, factor, asked)
@@ -206,7 +201,7 @@ fn rows_of(path: &Path, bytes: &[u8], factor: &str, asked: &Compare) -> Result<F
     if raw::is_raw(bytes) {
         return matrix(path, bytes);
     }
-    let text = str::from_utf8(bytes).map_err(|_| fault(path, None, "the file is no text", CURE_FORMAT))?;
+    let text = str::from_utf8(bytes).map_err(|_| fault(path, None, "no text", CURE_FORMAT))?;
     let first: Option<Value> = text.lines().next().and_then(|line| serde_json::from_str(line).ok());
     if first.is_some_and(|line| line.get("kind").is_some()) {
         let cure = "read the report.txt beside them";

@@ -121,15 +121,12 @@ impl Document {
         let (mut rest, mut last) = (text, None);
         while let Some(at) = begins(rest) {
             let mut documents = serde_json::Deserializer::from_str(&rest[at..]).into_iter::<Value>();
-            let document = documents
-                .next()
-                .ok_or("the output is no JSON")?
-                .map_err(|e| format!("the output is no JSON of fio: {e}"))?;
+            let document = documents.next().ok_or("no JSON")?.map_err(|e| format!("no JSON of fio: {e}"))?;
             rest = &rest[at + documents.byte_offset()..];
             last = Some(document);
         }
-        let last = last.ok_or("the output is no JSON (run fio with --output-format=json)")?;
-        serde_json::from_value(last).map_err(|e| format!("the JSON is no report of fio: {e}"))
+        let last = last.ok_or("no JSON (run fio with --output-format=json)")?;
+        serde_json::from_value(last).map_err(|e| format!("no report of fio: {e}"))
     }
 
     /// Its groups, in their order. With several clients, fio's last entry is the total, and is the only
@@ -186,7 +183,7 @@ impl Group<'_> {
         let cpu_us: Option<f64> = self.jobs.iter().map(|job| job.cpu_us()).sum();
         Ok(Some(Report {
             iops: active.iter().map(|part| part.iops).sum(),
-            bytes_per_s: bytes_per_s.ok_or("a job in fio's report has no bw")?,
+            bytes_per_s: bytes_per_s.ok_or("a job without bw")?,
             ios,
             bytes: active.iter().map(|part| part.io_bytes).sum(),
             mean_us: weighted.map(|total| total / ios),
@@ -255,11 +252,11 @@ impl Direction {
 pub fn report(text: &str, direction: &str) -> Result<Report, String> {
     let document = Document::parse(text)?;
     let groups = document.groups();
-    let group = groups.first().ok_or("fio's JSON has no job")?;
+    let group = groups.first().ok_or("fio's JSON: no job")?;
     if let Some(why) = group.failure() {
         return Err(why);
     }
-    group.report(direction)?.ok_or_else(|| format!("fio did no I/O of direction {direction}"))
+    group.report(direction)?.ok_or_else(|| "fio did nothing".into())
 }
 
 #[cfg(test)]

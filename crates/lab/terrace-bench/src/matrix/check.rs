@@ -67,32 +67,32 @@ impl Spec {
 
     fn check_sizes(&self) -> Result<(), InvalidKey> {
         if !(1..=1000).contains(&self.repetitions) {
-            return wrong("repetitions", "write 1 to 1000");
+            return wrong("repetitions", "1 to 1000");
         }
         if self.file_set.is_some() && self.file_mib.is_some() {
             return wrong("file_set", "give it or file_mib, not both");
         }
         if self.file_set.is_some_and(|n| !(0.01..=1000.0).contains(&n)) {
-            return wrong("file_set", "write 0.01 to 1000, a multiple of limit_mib");
+            return wrong("file_set", "0.01 to 1000 times the limit");
         }
         if self.file_set.is_some() && self.limit_mib.is_none() {
             return wrong("file_set", "is a multiple of limit_mib, which is missing; give file_mib");
         }
         self.check_limits()?;
         if self.measure_s == 0 {
-            return wrong("measure_s", "write 1 or more seconds");
+            return wrong("measure_s", "1 or more seconds");
         }
         let jobs_ok = self.jobs.iter().all(|j| (1..=4096).contains(j));
         if !jobs_ok || !self.jobs.is_empty() && !self.jobs_per_cpu.is_empty() {
-            return wrong("jobs", "write 1 to 4096, in either jobs or jobs_per_cpu");
+            return wrong("jobs", "1 to 4096, and either jobs or jobs_per_cpu");
         }
         if !self.jobs_per_cpu.iter().all(|&n| n > 0.0 && n <= 64.0) {
-            return wrong("jobs_per_cpu", "write numbers above 0, up to 64");
+            return wrong("jobs_per_cpu", "above 0, up to 64");
         }
         let sizes = [("file_mib", self.file_mib)].into_iter().map(|(k, v)| (k.to_string(), v));
         let loads = self.load.iter().enumerate().map(|(i, l)| (format!("load.{i}.file_mib"), l.file_mib));
         match sizes.chain(loads).find(|(_, mib)| mib.is_some_and(|mib| !(1..=1 << 24).contains(&mib))) {
-            Some((key, _)) => wrong(key, "write 1 to 16777216 MiB"),
+            Some((key, _)) => wrong(key, "1 to 16777216 MiB"),
             None => Ok(()),
         }
     }
@@ -105,7 +105,7 @@ impl Spec {
             [(String::new(), self.limit_mib, self.headroom_mib)].into_iter().chain(of_loads)
         {
             if limit.is_some_and(|mib| !(32..=1 << 24).contains(&mib)) {
-                return wrong(key + "limit_mib", "write 32 to 16777216 MiB");
+                return wrong(key + "limit_mib", "32 to 16777216 MiB");
             }
             if headroom.is_some() && limit.or(self.limit_mib).is_none() {
                 return wrong(key + "headroom_mib", "needs a limit_mib, which is missing");
@@ -144,10 +144,10 @@ impl Spec {
         ];
         if d.kind != DeviceKind::Throttled {
             if let Some((key, _)) = throttles.iter().find(|(_, given)| *given) {
-                return wrong(format!("device.{key}"), "this key is only for kind = \"throttled\"");
+                return wrong(format!("device.{key}"), "only for kind = \"throttled\"");
             }
             if d.on.is_some() {
-                return wrong("device.on", "this key is only for kind = \"throttled\"");
+                return wrong("device.on", "only for kind = \"throttled\"");
             }
         } else if throttles.iter().all(|(_, given)| !given) {
             return wrong("device.kind", "a throttled device wants latency_us, mib_s or iops");
@@ -156,15 +156,12 @@ impl Spec {
             return wrong("device.path", "a device in memory has no path");
         }
         if d.latency_us.is_some_and(|us| us == 0 || us % 1000 != 0) {
-            return wrong(
-                "device.latency_us",
-                "write whole milliseconds, the resolution of device-mapper's delay",
-            );
+            return wrong("device.latency_us", "whole milliseconds, the resolution of device-mapper's delay");
         }
         if d.latency_us.is_some() && d.base() == Base::Directory {
             return wrong(
                 "device.latency_us",
-                "this key needs on = \"memory\": a delay needs a block device of its own",
+                "only on = \"memory\": a delay wants a block device of its own",
             );
         }
         if d.mib_s == Some(0) || d.iops == Some(0) {
@@ -195,7 +192,7 @@ impl Spec {
                 ("algorithm", s.algorithm.is_some(), s.kind == SystemKind::Zram),
             ];
             if let Some((name, ..)) = given.iter().find(|(_, given, ok)| *given && !ok) {
-                return wrong(key(name), format!("this key is not for kind = \"{}\"", name_of(s.kind)));
+                return wrong(key(name), format!("not for kind = \"{}\"", name_of(s.kind)));
             }
             if terrace && s.memory_mib.is_none() && !s.auto && self.limit_mib.is_none() {
                 return wrong(key("kind"), "without a limit_mib, terrace wants memory_mib");
@@ -207,7 +204,7 @@ impl Spec {
                 return wrong(key("kind"), "foyer is no file system: its loads are of kind = \"reads\"");
             }
             if s.tier_mib.is_some_and(|mib| !(32..=1 << 24).contains(&mib)) {
-                return wrong(key("tier_mib"), "write 32 to 16777216 MiB");
+                return wrong(key("tier_mib"), "32 to 16777216 MiB");
             }
             if s.kind == SystemKind::Zram && self.limit_mib.is_none() {
                 return wrong(key("kind"), "zram wants a limit_mib, which it shares with the program");
@@ -230,13 +227,13 @@ impl Spec {
             }
             let restarts = |s: &SystemSpec| matches!(s.kind, SystemKind::Terrace | SystemKind::TerraceMount);
             if l.restart && (l.kind != LoadKind::Reads || !self.system.iter().all(restarts)) {
-                return wrong(key("restart"), "this key is for kind = \"reads\" and systems of terrace");
+                return wrong(key("restart"), "for kind = \"reads\" and systems of terrace");
             }
             if let Some(other) = l.systems.iter().find(|name| !self.system.iter().any(|s| s.name == **name)) {
                 return wrong(key("systems"), format!("there is no system {other:?}"));
             }
             if l.expect == Some(Expect::Limit) && self.limit_mib_of(l).is_none() {
-                return wrong(key("expect"), "the load has no limit_mib");
+                return wrong(key("expect"), "there is no limit_mib");
             }
         }
         Ok(())
@@ -262,22 +259,19 @@ impl Spec {
     fn check_fio(&self, l: &LoadSpec, key: &dyn Fn(&str) -> String) -> Result<(), InvalidKey> {
         no_shell(l, key, "fio")?;
         if l.depth == 0 || l.depth > 4096 || l.depth > 1 && !l.engine.is_deep() {
-            return wrong(key("depth"), "write 1 to 4096, above 1 for io_uring and libaio only");
+            return wrong(key("depth"), "1 to 4096, above 1 for io_uring and libaio only");
         }
         if self.file_mib_of(l).is_none() {
             return wrong(key("kind"), "fio wants a data set: file_mib, or file_set and limit_mib");
         }
         if block_bytes(&l.bs).is_none() {
-            return wrong(key("bs"), "write a multiple of 4k, as 4k or 1m");
+            return wrong(key("bs"), "a multiple of 4k, as 4k or 1m");
         }
         if l.once && l.rw != Access::Randread {
-            return wrong(
-                key("once"),
-                "this key is for rw = \"randread\": other loads go through the file once anyway",
-            );
+            return wrong(key("once"), "for randread: the others do nothing else");
         }
         if l.parts == 0 || l.parts > 1 && (l.rw != Access::Read || self.interleave.is_none()) {
-            return wrong(key("parts"), "write 1 or more, above 1 for rw = \"read\" with interleave only");
+            return wrong(key("parts"), "1 or more, above 1 for rw = \"read\" with interleave only");
         }
         Ok(())
     }
@@ -287,18 +281,18 @@ impl Spec {
             return wrong(key("kind"), "a command load wants its command");
         }
         if l.tree.is_some() != l.prepare.is_some() {
-            return wrong(key("tree"), "give tree and prepare together: prepare makes the tree");
+            return wrong(key("tree"), "goes with prepare, which makes it");
         }
         if l.tree.as_ref().is_some_and(|name| name.is_empty() || name.starts_with('.') || name.contains('/'))
         {
-            return wrong(key("tree"), "write the name of a directory");
+            return wrong(key("tree"), "the name of a directory");
         }
         if let Some(Err(e)) = l.regex.as_ref().map(|r| regex_lite::Regex::new(r)) {
             return wrong(key("regex"), e.to_string());
         }
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
         if l.metric.is_empty() || !l.metric.chars().all(plain) {
-            return wrong(key("metric"), "write letters, digits and _");
+            return wrong(key("metric"), "letters, digits and _");
         }
         if l.better.is_some_and(|better| better != Better::of(&l.metric_key())) {
             let (name, taken) = (l.metric_key(), Better::of(&l.metric_key()).text());
@@ -320,7 +314,7 @@ impl Spec {
                 return wrong(key("metric"), "a target is for pairs of runs: pairing = true, or interleave");
             }
             if [t.at_most, t.at_least, t.above].iter().flatten().count() != 1 {
-                return wrong(key("metric"), "give one of at_most, at_least, above");
+                return wrong(key("metric"), "one of at_most, at_least, above");
             }
             for (name, system) in [("system", &t.system), ("baseline", &t.baseline)] {
                 let needed = name == "system" || !t.alone;
@@ -340,7 +334,7 @@ impl Spec {
             return Ok(());
         }
         if self.interleave == Some(0) {
-            return wrong("interleave", "write 1 or more turns");
+            return wrong("interleave", "1 or more turns");
         }
         let alone = |s: &SystemSpec| {
             matches!(
@@ -349,10 +343,7 @@ impl Spec {
             )
         };
         if let Some(i) = self.system.iter().position(alone) {
-            return wrong(
-                format!("system.{i}.kind"),
-                "this system cannot run beside others, as interleave requires",
-            );
+            return wrong(format!("system.{i}.kind"), "it cannot run beside others, as interleave requires");
         }
         match self.load.iter().position(|l| l.kind != LoadKind::Fio || l.once || l.rw == Access::Write) {
             Some(i) => wrong(
@@ -376,7 +367,7 @@ fn no_shell(l: &LoadSpec, key: &dyn Fn(&str) -> String, kind: &str) -> Result<()
         ("check", l.check.is_some()),
     ];
     match given.iter().find(|(_, given)| *given) {
-        Some((name, _)) => wrong(key(name), format!("this key is not for kind = \"{kind}\"")),
+        Some((name, _)) => wrong(key(name), format!("not for kind = \"{kind}\"")),
         None => Ok(()),
     }
 }
@@ -388,10 +379,10 @@ fn check_name<'a>(
     mut before: impl Iterator<Item = &'a String>,
 ) -> Result<(), InvalidKey> {
     if name.contains('/') || name.chars().any(char::is_control) {
-        return wrong(key, "a name has no slashes and no control characters");
+        return wrong(key, "no slashes in names");
     }
     if before.any(|other| other == name) {
-        return wrong(key, format!("{name:?} is the name of two; rename one"));
+        return wrong(key, format!("there is another {name:?}"));
     }
     Ok(())
 }

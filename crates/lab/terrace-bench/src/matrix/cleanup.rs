@@ -112,7 +112,7 @@ fn unmount(at: &Path, wanted: impl Fn(&str) -> bool) -> io::Result<()> {
             std::thread::sleep(Duration::from_millis(100));
         }
     }
-    Err(io::Error::other(format!("{} stays mounted; unmount it", at.display())))
+    Err(io::Error::other(format!("{} stays mounted", at.display())))
 }
 
 /// Names of the loop devices over `image`.
@@ -267,7 +267,7 @@ impl Cleanup {
 impl Drop for Cleanup {
     fn drop(&mut self) {
         if let Err(e) = self.undo(Mark(0)) {
-            let _ = writeln!(io::stderr(), "terrace-bench: a set-up is left behind: {e}");
+            let _ = writeln!(io::stderr(), "terrace-bench: not undone: {e}");
         }
         let _ = fs::remove_file(&self.path);
     }

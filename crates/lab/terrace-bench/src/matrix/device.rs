@@ -167,7 +167,7 @@ fn attach(image: &Path, cleanup: &mut Cleanup) -> io::Result<String> {
     let block = tool("losetup", &["--find", "--show", "--direct-io=on", text(image)?]).map_err(|e| {
         io::Error::new(
             e.kind(),
-            format!("no loop device can be made: {e}; load the module loop, or take kind = \"directory\""),
+            format!("no loop device: {e}; load the module loop, or take kind = \"directory\""),
         )
     })?;
     let name = loops_of(image).first().cloned().unwrap_or_default();

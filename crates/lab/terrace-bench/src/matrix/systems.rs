@@ -194,7 +194,7 @@ impl<'a> Systems<'a> {
                 drop(copy);
                 memory?
             }
-            (None, None) => return Err("terrace needs memory_mib without a limit_mib".into()),
+            (None, None) => return Err("terrace needs memory_mib if there is no limit".into()),
         };
         self.memory.insert(key, bytes);
         Ok(())
@@ -274,11 +274,8 @@ impl<'a> Systems<'a> {
     /// foyer's cache in its program.
     fn hybrid(&self, system: &SystemSpec) -> Result<Hybrid, String> {
         let limit = self.spec.limit_mib.map(|mib| mib.saturating_sub(self.spec.spare_mib));
-        let memory = system
-            .memory_mib
-            .or(limit)
-            .filter(|mib| *mib > 0)
-            .ok_or("no memory is left for foyer; raise limit_mib")?;
+        let memory =
+            system.memory_mib.or(limit).filter(|mib| *mib > 0).ok_or("no memory is left for foyer")?;
         let tier_bytes = system.tier_mib.unwrap_or(0) * MIB;
         Ok(Hybrid { program: self.places.foyer.clone(), memory: memory * MIB, tier_bytes })
     }
@@ -367,7 +364,7 @@ impl Zram {
         let name = "zram0";
         let sys = |file: &str| format!("/sys/block/{name}/{file}");
         if fs::read_to_string(sys("disksize"))?.trim() != "0" {
-            return Err(io::Error::other("/dev/zram0 is in use; end its use and reset it"));
+            return Err(io::Error::other("/dev/zram0 is in use"));
         }
         cleanup.note(Made::Zram(name.into()))?;
         if let Some(algorithm) = &system.algorithm {
@@ -391,11 +388,11 @@ impl Zram {
     fn left(&self, limit_mib: u64) -> Result<u64, String> {
         let stat = fs::read_to_string(format!("/sys/block/{}/mm_stat", self.name)).unwrap_or_default();
         let used = stat.split_whitespace().nth(2).and_then(|n| n.parse::<u64>().ok());
-        let used = used.ok_or("the memory use of zram cannot be read")?.div_ceil(MIB);
+        let used = used.ok_or("cannot read zram's memory use")?.div_ceil(MIB);
         match limit_mib.checked_sub(used) {
             Some(left) if left >= ZRAM_LEAVES_MIB => Ok(left * MIB),
             _ => Err(format!(
-                "the data set takes {used} MiB compressed, which leaves too little of {limit_mib} MiB; raise limit_mib"
+                "the data set takes {used} MiB compressed, which leaves too little of {limit_mib} MiB"
             )),
         }
     }
