@@ -281,7 +281,12 @@ impl Served<'_> {
         let stopped = commands::ask(instance, Stop { lazy: true, lose: true });
         // The instance may have died just before the request.
         if stopped.is_err() && commands::has_died(instance) {
-            return self.ended_before(supervisor);
+            while !supervisor.done && supervisor.poll() {}
+            return match final_stats {
+                // The end was in order, and only its answer is missing.
+                Some((path, Ok(stat))) if supervisor.done => write_stats(path, &stat),
+                _ => self.ended_before(supervisor),
+            };
         }
         // If the mount is in use, the daemon stays until the last file is closed.
         let in_use = stopped.as_ref().is_ok_and(|stopped| stopped.in_use);

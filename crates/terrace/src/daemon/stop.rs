@@ -98,8 +98,11 @@ impl Stopper {
         if !state.gone {
             stopped.in_use = self.unmount(lazy)?;
             state.gone = true;
-            // Before the answer: after it, a successor of a killed terraced would serve for ever.
-            state.to_supervisor.say("stopping");
+            // Before the answer. A successor of a killed terraced would give leases for ever. With a mount it ends
+            // by itself: the connection is gone.
+            if self.leases.is_some() {
+                state.to_supervisor.say("stopping");
+            }
         }
         Ok(stopped)
     }

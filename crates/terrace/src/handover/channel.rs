@@ -28,7 +28,7 @@ pub(crate) enum Event {
     /// The instance ended in order, and all data are written. From terraced to its supervisor: nothing is left
     /// to do for a successor.
     Done,
-    /// From terraced to its supervisor only: a stop is answered. A successor stops, too.
+    /// From terraced to its supervisor only: leases are being given up after a stop. A successor stops, too.
     Stopping,
     /// From terraced to its supervisor only: the id of its working thread.
     Thread(i32),

@@ -161,7 +161,10 @@ impl Watch {
             match exit {
                 Exit::Done => return self.end(Ended::Done),
                 // The closed descriptors are of no use to a successor.
-                Exit::Crashed { .. } if self.done => return self.end(Ended::Done),
+                Exit::Crashed { how, .. } if self.done => {
+                    tracing::warn!("terraced {how} after everything was written");
+                    return self.end(Ended::Done);
+                }
                 Exit::Refused => {
                     let failure = self.said("it could not start");
                     return self.end(Ended::Refused(failure));
