@@ -31,8 +31,13 @@ const BUSY_PAUSE: Duration = Duration::from_millis(30);
 
 pub(crate) fn sync(mnt: &Path) -> Result<ExitCode> {
     let (instance, _) = find(mnt)?;
-    let cure = "the data stay in memory, and terrace writes them again; free space in the source or check its storage";
-    ask(&instance, Sync {}).map_err(|no| Failure::new(mnt.display(), no, cure))?;
+    ask(&instance, Sync {}).map_err(|no| match no.code {
+        ErrorCode::Failed => {
+            let cure = "the data stay in memory, and terrace writes them again; free space in the source or check its storage";
+            Failure::new(mnt.display(), no, cure)
+        }
+        _ => Failure::new(mnt.display(), no, instance.see_log()),
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 

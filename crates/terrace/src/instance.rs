@@ -135,6 +135,9 @@ impl Instance {
         let log = self.log();
         match log.exists() {
             true => format!("see the log {}", log.display()),
+            false if !self.dir.exists() => {
+                "the instance has ended; `terrace stat` lists the others".to_owned()
+            }
             false => "see the log on the standard error of its process, or in its unit's journal".to_owned(),
         }
     }

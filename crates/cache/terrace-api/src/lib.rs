@@ -1,4 +1,4 @@
-//! The data that terrace's programs exchange, as types. No other crate spells the keys of this JSON and TOML.
+//! Types of the data that terrace's programs exchange as JSON and TOML.
 //!
 //! | module | between |
 //! |---|---|

@@ -99,7 +99,7 @@ impl PageCache for Engine {
     fn forget_object(&self, id: u64) -> io::Result<()> {
         Engine::forget_object(self, id).inspect_err(|e| {
             tracing::error!(
-                "source inode {id}: the source refuses written data ({e}); terrace keeps them and tries again"
+                "object {id}: the source refuses written data ({e}); terrace keeps them and tries again"
             );
         })
     }

@@ -100,8 +100,11 @@ pub fn scan(
 ) -> io::Result<Scanned> {
     let geometry = superblock.geometry;
     if medium.bytes() < geometry.bytes() {
-        let text =
-            format!("the tier has {} bytes, and its superblock says {}", medium.bytes(), geometry.bytes());
+        let text = format!(
+            "the tier has {} bytes, fewer than the {} of its superblock",
+            medium.bytes(),
+            geometry.bytes()
+        );
         return Err(io::Error::new(io::ErrorKind::InvalidData, text));
     }
     let mut keys = Keys::new(medium, superblock);
@@ -163,7 +166,7 @@ pub fn region_keys(
                 && filling.is_none_or(|filling| filling == batch.filling)
                 && batch.end() <= filled.pages_used
         }) else {
-            let text = format!("the tier's keys at page {at} of region {} are damaged", filled.region);
+            let text = format!("the keys at page {at} are damaged");
             return Err(keys
                 .only_errors()
                 .unwrap_or_else(|| io::Error::new(io::ErrorKind::InvalidData, text)));

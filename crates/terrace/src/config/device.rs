@@ -228,7 +228,10 @@ mod tests {
         assert_eq!(named, [("device", "/other"), ("ssd", "/ssd/t"), ("device-2", "/third")]);
         assert_eq!(tier.device[1].write_budget, Some(Size(GIB)));
         let failure = set(&mut tier, "--tier", &texts(&["/a", "/b", "/a:1GiB"])).unwrap_err().to_string();
-        assert_eq!(failure, "terrace: --tier: tier.device.path = \"/a\" is named twice; name each once");
+        assert_eq!(
+            failure,
+            "terrace: --tier: tier.device.path = \"/a\" is the path of two tiers; name each file or device once"
+        );
         set(&mut tier, "--tier", &texts(&["beside"])).unwrap();
         assert!(tier.device[0].path.is_absolute());
         let failure = set(&mut tier, "--tier", &texts(&[":1GiB"])).unwrap_err().to_string();

@@ -47,7 +47,7 @@ fn table(rows: Vec<[String; 3]>) -> Table<'static> {
 fn title(view: &View) -> String {
     let mut title = match &view.now {
         Some(now) => format!("terrace {}", now.title),
-        None => "terrace: nothing is served yet".to_owned(),
+        None => "terrace: no statistics yet".to_owned(),
     };
     if let Some(now) = view.now.as_ref().filter(|now| now.restarts > 0) {
         title += &format!(", daemon restarted {} times", now.restarts);
@@ -154,7 +154,7 @@ fn rows(view: &View) -> [Vec<[String; 3]>; 2] {
 
 /// One line for the last interval.
 pub(super) fn line(view: &View) -> String {
-    let Some(now) = &view.now else { return format!("{:8.1} s  nothing is served yet", view.seconds) };
+    let Some(now) = &view.now else { return format!("{:8.1} s  no statistics yet", view.seconds) };
     let a_second = |counter| view.rate(counter).map_or(NOTHING.to_owned(), count);
     let levels = &now.levels;
     let compressed = match levels.tier {
@@ -270,7 +270,7 @@ mod tests {
             drawn(&View::default(), width, height);
         }
         let lines = drawn(&View::default(), 80, 30);
-        assert_eq!(lines[0], "terrace: nothing is served yet");
+        assert_eq!(lines[0], "terrace: no statistics yet");
         assert!(lines.join("\n").contains("off"), "no compressed tier");
     }
 
@@ -293,7 +293,7 @@ mod tests {
         );
         view.rates = None;
         assert!(line(&view).contains("hit ratio -, - hits/s"));
-        assert!(line(&View::default()).contains("nothing is served yet"));
+        assert!(line(&View::default()).contains("no statistics yet"));
         assert_eq!(
             (count(0.4), count(999.0), count(1_234_567.0)),
             ("0".into(), "999".into(), "1,234,567".into())

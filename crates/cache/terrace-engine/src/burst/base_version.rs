@@ -9,7 +9,7 @@
 //!
 //! A replay also writes older undestaged pages over the new base version. So the target must hold the newest
 //! acknowledged version of each page. After writeback of such a page ([`Burst::must_destage`]) only the first
-//! way remains. It ends with a destage-complete record.
+//! way remains: this sync ends the file's use of the target.
 
 use crate::context::Context;
 use crate::file::burst::Burst;

@@ -213,7 +213,7 @@ impl Object {
             self.close_unanswered.store(true, Ordering::Relaxed); // The source has not answered.
         } else {
             tracing::warn!(
-                "source inode {}: the source reports a write error at the close ({e}): data may be lost; the next sync or close fails",
+                "object {}: the source reports a write error at the close ({e}): data may be lost; the next sync or close fails",
                 self.id
             );
             self.close_errno.store(e.raw_os_error().unwrap_or(libc::EIO), Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! Times of an object.
 //!
-//! Writeback is later than the write, so the cache's mtime and ctime are newer than the source's. They lie in
-//! the object's slot, so that an acknowledged utimens survives a crash of terraced.
+//! The slot holds mtime and ctime of the last write, so that an acknowledged utimens survives a crash of
+//! terraced. After writeback, the source gets this mtime in place of the writeback's own.
 
 use crate::file::object::Object;
 use crate::file::source::times_of;

@@ -87,7 +87,7 @@ pub(crate) fn note_outcome(cx: &Context, o: &Object, result: &io::Result<()>) {
         cx.counters.writeback_errors.fetch_add(1, Ordering::Relaxed);
         if o.failing().is_none_or(is_shortage_errno) {
             tracing::warn!(
-                "source inode {}: the source refuses written data ({e}); they stay in memory, and terrace tries again",
+                "object {}: the source refuses written data ({e}); they stay in memory, and terrace tries again",
                 o.id()
             );
         }

@@ -291,7 +291,7 @@ pub(crate) fn give_up(cx: &Context, number: usize, e: &io::Error) {
     if let Some(device) = cx.state.lock().target_mut(number) {
         let name = &device.config.name;
         tracing::error!(
-            "tier {name}: a write to the device fails ({e}); the tier takes no more pages: check the device"
+            "tier {name}: access to the device fails ({e}); the tier takes no more pages: check the device"
         );
         // The removal of a target continues.
         if !device.is_leaving() {

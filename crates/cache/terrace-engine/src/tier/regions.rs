@@ -81,7 +81,7 @@ pub(super) fn reclaim(
             pages.chunks(BATCH).for_each(|pages| drop_pages(cx, pages));
         }
         Err(e) => tracing::warn!(
-            "tier {}: keys of region {region} cannot be read ({e}); the whole index is searched for its pages",
+            "tier {}: keys of region {region} cannot be read ({e}); its pages leave this tier",
             device.name
         ),
     }

@@ -312,7 +312,7 @@ fn tmpfs_is_refused() {
     let path = shm.path().join("t");
     refused(
         open(&TargetRequest { path: path.clone(), ..stage.request("", Some(32 * MIB)) }),
-        &["/t: its file system"],
+        &["/t: the tier's file system is memory (tmpfs)"],
     );
     assert!(!path.exists());
 }

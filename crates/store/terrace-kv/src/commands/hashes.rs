@@ -1,7 +1,8 @@
 //! Commands on fields of hashes: HSET, HGET, HDEL, HGETALL, HINCRBY, HRANDFIELD and others. HSCAN is in
 //! [`super::scan`].
 //!
-//! Reads of a compact hash walk its stored records. Writes, and all commands on a large hash, open it.
+//! Most reads walk the stored records of a compact hash, and HSET of few pairs edits them. All other commands
+//! open the hash.
 
 use hashbrown::{DefaultHashBuilder, HashMap};
 use smallvec::SmallVec;
