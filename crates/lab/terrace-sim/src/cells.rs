@@ -33,7 +33,7 @@ impl FromStr for Size {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Size, String> {
-        let wrong = || format!("{text} is no size: write pages (275) or a share of the trace's pages (0.1%)");
+        let wrong = || format!("{text} is no size: pages (275) or a share of the trace's pages (0.1%)");
         let size = match text.trim().strip_suffix('%') {
             Some(percent) => Size::Share(percent.trim().parse::<f64>().map_err(|_| wrong())? / 100.0),
             None => Size::Pages(text.trim().parse().map_err(|_| wrong())?),
@@ -111,8 +111,7 @@ pub fn chosen(names: &[String]) -> Result<Vec<String>, String> {
     let mut chosen: Vec<String> = Vec::new();
     for name in names {
         let meant = if name == OPT { Some(OPT) } else { canonical(name) };
-        let meant = meant
-            .ok_or_else(|| format!("there is no policy {name}; choose some of {}", known().join(", ")))?;
+        let meant = meant.ok_or_else(|| format!("no policy {name}; there are {}", known().join(", ")))?;
         if !chosen.iter().any(|other| other == meant) {
             chosen.push(meant.to_owned());
         }

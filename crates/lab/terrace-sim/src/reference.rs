@@ -79,7 +79,7 @@ impl Reference {
 pub(crate) fn no_reference(path: &Path, row: &StringRecord) -> io::Error {
     let line = row.position().map_or(0, csv::Position::line);
     let row = row.iter().collect::<Vec<_>>().join(",");
-    io::Error::other(format!("{}: line {line}: the row is no reference: {row}", path.display()))
+    io::Error::other(format!("{}: line {line}: not a reference: {row}", path.display()))
 }
 
 /// The gates that compare with it.
@@ -100,8 +100,7 @@ fn differs_by_definition(policy: &str, reference: f64) -> bool {
 /// Every cell of every published policy must be compared; documented differences are printed, and pass.
 fn published_are_as_published(reference: &Reference, gated: &Group) -> Gate {
     let missing = PUBLISHED.iter().filter(|(ours, _)| !NAMES.contains(ours));
-    let mut off: Vec<String> =
-        missing.map(|(ours, _)| format!("{ours}: this policy is not simulated")).collect();
+    let mut off: Vec<String> = missing.map(|(ours, _)| format!("{ours}: not simulated")).collect();
     let theirs =
         |cell: &Cell| PUBLISHED.iter().find(|(ours, _)| *ours == cell.policy).map(|(_, theirs)| *theirs);
     let compared = || {

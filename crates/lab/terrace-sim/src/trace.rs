@@ -62,7 +62,7 @@ pub fn each_key(
             progress.tick(|| format!("{}: {requests} requests read", path.display()));
         }
         if requests >= u32::MAX as usize {
-            let cure = "cut the trace into pieces";
+            let cure = "cut it into pieces";
             return Err(io::Error::other(format!(
                 "{}: more than 2^32 - 2 requests ({cure})",
                 path.display()
@@ -80,10 +80,9 @@ pub fn each_key(
         let format = reader.format();
         let cure = match format {
             Format::Terrace => "record while programs use the mount",
-            _ => "if it has another format, name that with --format",
+            _ => "if it is not, name its format with --format",
         };
-        let why =
-            format!("{}: the trace has no requests, read as {} ({cure})", path.display(), format.name());
+        let why = format!("{}: no requests, read as {} ({cure})", path.display(), format.name());
         return Err(io::Error::other(why));
     }
     Ok(reader.lost())

@@ -41,20 +41,20 @@ impl FromStr for Share {
         let (min, max) = text.split_once('-').unwrap_or((text, text));
         match (min.trim().parse(), max.trim().parse()) {
             (Ok(min), Ok(max)) if min <= max && max <= 95 => Ok(Share(min..=max)),
-            _ => Err(format!("{text} is no share: write one or two numbers up to 95, per cent (0-50)")),
+            _ => Err(format!("{text} is no share: two numbers up to 95, per cent (0-50), or one")),
         }
     }
 }
 
 fn ratio(text: &str) -> Result<f64, String> {
     let sound = text.trim().parse().ok().filter(|ratio| (1.0..=100.0).contains(ratio));
-    sound.ok_or_else(|| format!("{text} is no ratio: write pages to a page of memory, 1 to 100 (1.87)"))
+    sound.ok_or_else(|| format!("{text} is no ratio: pages to a page of memory, 1 to 100 (1.87)"))
 }
 
 fn refused(text: &str) -> Result<f64, String> {
     let number = text.trim().strip_suffix('%').and_then(|number| number.parse::<f64>().ok());
     let sound = number.filter(|share| (0.0..=100.0).contains(share)).map(|share| share / 100.0);
-    sound.ok_or_else(|| format!("{text} is no share: write per cent (15%)"))
+    sound.ok_or_else(|| format!("{text} is no share: per cent (15%)"))
 }
 
 /// Columns of a cell.

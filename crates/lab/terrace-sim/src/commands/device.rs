@@ -62,7 +62,7 @@ pub(super) struct Device {
 /// A nonnegative number.
 pub(super) fn amount(text: &str) -> Result<f64, String> {
     let amount = text.parse().ok().filter(|amount: &f64| amount.is_finite() && *amount >= 0.0);
-    amount.ok_or_else(|| format!("{text} is no amount; write a number from 0 on"))
+    amount.ok_or_else(|| "no amount; write a number from 0 on".to_owned())
 }
 
 /// Read and write times of source and device for a page, ns.
@@ -92,7 +92,7 @@ impl Device {
         let entry = |name: &String| {
             let known = || profile.device.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
             let found = profile.device.get(name);
-            found.ok_or_else(|| refuse(format!("the profile has no device `{name}`; it has {}", known())))
+            found.ok_or_else(|| refuse(format!("knows no device `{name}`; it has {}", known())))
         };
         let (source, tier) = (entry(source)?, entry(tier)?);
         // Pages are written in batches of 1 MiB.

@@ -55,7 +55,7 @@ pub(crate) fn run(options: &Gates) -> io::Result<u8> {
     let absent = reference.sizes.keys().find(|name| !gated.exact.iter().any(|cell| cell.trace == **name));
     if let Some(name) = absent {
         return Err(io::Error::other(format!(
-            "{}: the trace {name}{}, which the reference names, is missing",
+            "{}: no {name}{}, which the reference names",
             options.traces.display(),
             TRACES[0]
         )));

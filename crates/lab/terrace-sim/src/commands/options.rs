@@ -86,7 +86,7 @@ impl Input {
 fn format(text: &str) -> Result<Format, String> {
     Format::named(text).ok_or_else(|| {
         let names = Format::ALL.map(Format::name).join(", ");
-        format!("{text} is no format; choose one of {names}")
+        format!("no format; there are {names}")
     })
 }
 
