@@ -185,7 +185,7 @@ fn serve(shared: &mut Shared, recovering: bool, recorded: Sender<Sender<()>>) ->
             let why = reason(err);
             let unwritten = record::now(&engine, &record::root(shared));
             data_loss::note_refusal(&shared.instance, &why);
-            Served::Lost(format!("{}: the source refuses it: {why}", data_loss::described(&unwritten)))
+            Served::Lost(format!("{}: lost, the source refuses it: {why}", data_loss::described(&unwritten)))
         }
     };
     control.finish(ANSWER_WITHIN);

@@ -62,7 +62,7 @@ fn one_store_has_one_server() {
     refused(&["serve", "kv", "--dir", &test.text("keys"), "--unix", &socket], "end that program first");
     refused(
         &["serve", "kv", "--dir", &test.text("elsewhere"), "--unix", &test.text("s")],
-        "a server listens there",
+        "another server listens there",
     );
     let mode = |name: &str| std::fs::metadata(test.path(name)).unwrap().mode() & 0o777;
     assert_eq!((mode("s"), mode("keys/.kv.heap"), mode("keys/.kv.names")), (0o600, 0o600, 0o600));
