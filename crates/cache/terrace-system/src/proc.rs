@@ -25,7 +25,7 @@ pub fn text(pid: impl Display, file: &str) -> io::Result<String> {
     fs::read(format!("/proc/{pid}/{file}")).map(|text| String::from_utf8_lossy(&text).into_owned())
 }
 
-/// All processes that this user may see. None if /proc cannot be listed.
+/// All processes that this user may see. Empty if /proc cannot be listed.
 pub fn pids() -> impl Iterator<Item = i32> {
     processes().into_iter().flatten()
 }
@@ -44,6 +44,11 @@ pub fn processes() -> io::Result<Vec<i32>> {
 /// The process has ended ([`is_gone`]), or its threads cannot be listed.
 pub fn tasks(pid: i32) -> io::Result<Vec<i32>> {
     numbers_in(&format!("/proc/{pid}/task"))
+}
+
+/// The process of a thread. None: the thread has ended.
+pub fn process_of(tid: impl Display) -> Option<u32> {
+    crate::field(&text(tid, "status").ok()?, "Tgid")?.parse().ok()
 }
 
 fn numbers_in(dir: &str) -> io::Result<Vec<i32>> {
@@ -249,5 +254,7 @@ mod tests {
         let pid = i32::try_from(std::process::id()).unwrap();
         assert!(processes().unwrap().contains(&pid) && tasks(pid).unwrap().contains(&pid));
         assert!(tasks(i32::MAX).is_err_and(|err| is_gone(&err)));
+        assert_eq!(process_of(pid), Some(std::process::id()));
+        assert_eq!(process_of(i32::MAX), None);
     }
 }

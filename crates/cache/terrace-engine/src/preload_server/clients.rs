@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use terrace_shm::ring::Ring;
 use terrace_sync::RwLock;
-use terrace_system::{field, proc};
+use terrace_system::proc;
 
 #[derive(Debug)]
 pub(crate) struct Clients {
@@ -86,7 +86,7 @@ impl Clients {
             return false;
         }
         let known = |pid| list.iter().any(|c| c.pid == pid && c.is_there());
-        if is_leader(tid) { known(tid) } else { thread_group(tid).is_some_and(known) }
+        if is_leader(tid) { known(tid) } else { proc::process_of(tid).is_some_and(known) }
     }
     /// See [`crate::Engine::is_server_thread`].
     pub(crate) fn is_server_thread(&self, tid: u32) -> bool {
@@ -102,10 +102,6 @@ fn is_leader(tid: u32) -> bool {
     sent == 0 || Errno::from_io_error(&io::Error::last_os_error()) != Some(Errno::SRCH)
 }
 
-fn thread_group(tid: u32) -> Option<u32> {
-    field(&proc::text(tid, "status").ok()?, "Tgid")?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,12 +111,12 @@ mod tests {
         let own = || rustix::thread::gettid().as_raw_nonzero().get() as u32;
         let process = std::process::id();
         assert!(is_leader(process) && is_leader(1));
-        assert_eq!(thread_group(process), Some(process));
+        assert_eq!(proc::process_of(process), Some(process));
         std::thread::spawn(move || {
             let thread = own();
             assert_ne!(thread, process);
             assert!(!is_leader(thread));
-            assert_eq!(thread_group(thread), Some(process));
+            assert_eq!(proc::process_of(thread), Some(process));
         })
         .join()
         .unwrap();

@@ -1,6 +1,6 @@
 //! A thread of any process, by the number that fanotify reports.
 
-use terrace_system::{count, proc};
+use terrace_system::proc;
 
 /// A thread. It may have ended: the number of a waiting opener is valid, that of a closer need not be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -20,8 +20,7 @@ impl Task {
 
     /// The process of the thread, from /proc. None: the thread has ended.
     pub fn process(self) -> Option<i32> {
-        let status = proc::text(self.0, "status").ok()?;
-        count(&status, "Tgid").and_then(|pid| pid.try_into().ok())
+        proc::process_of(self.0)?.try_into().ok()
     }
 }
 
