@@ -31,12 +31,12 @@ const BUSY_PAUSE: Duration = Duration::from_millis(30);
 
 pub(crate) fn sync(mnt: &Path) -> Result<ExitCode> {
     let (instance, _) = find(mnt)?;
-    ask(&instance, Sync {}).map_err(|no| match no.code {
-        ErrorCode::Failed => {
-            let cure = "the data stay in memory, and terrace writes them again; free space in the source or check its storage";
-            Failure::new(mnt.display(), no, cure)
-        }
-        _ => Failure::new(mnt.display(), no, instance.see_log()),
+    ask(&instance, Sync {}).map_err(|no| {
+        let cure = match no.code {
+            ErrorCode::Failed => "the data stay in memory, and terrace writes them again; free space in the source or check its storage".to_owned(),
+            _ => instance.see_log(),
+        };
+        Failure::new(mnt.display(), no, cure)
     })?;
     Ok(ExitCode::SUCCESS)
 }

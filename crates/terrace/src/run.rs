@@ -238,9 +238,8 @@ impl Served<'_> {
     /// The instance ended before its command: it was stopped in order, or it died. With leases terrace has
     /// nothing to write, and the command went on without it.
     fn ended_before(&self, supervisor: &mut Supervisor) -> Result<()> {
-        while !supervisor.done && supervisor.poll() {}
         match self.by {
-            _ if supervisor.done => {}
+            _ if supervisor.ends_in_order() => {}
             By::Mount => {
                 let lost = data_loss::by(self.instance);
                 let lost = lost.unwrap_or_else(|| "unwritten data are lost".to_owned());
@@ -281,10 +280,9 @@ impl Served<'_> {
         let stopped = commands::ask(instance, Stop { lazy: true, lose: true });
         // The instance may have died just before the request.
         if stopped.is_err() && commands::has_died(instance) {
-            while !supervisor.done && supervisor.poll() {}
             return match final_stats {
-                // The end was in order, and only its answer is missing.
-                Some((path, Ok(stat))) if supervisor.done => write_stats(path, &stat),
+                // Only the answer is missing.
+                Some((path, Ok(stat))) if supervisor.ends_in_order() => write_stats(path, &stat),
                 _ => self.ended_before(supervisor),
             };
         }

@@ -12,6 +12,12 @@ pub(super) struct Supervisor {
 }
 
 impl Supervisor {
+    /// Reads messages up to the last one. Returns whether the instance ended in order.
+    pub(super) fn ends_in_order(&mut self) -> bool {
+        while !self.done && self.poll() {}
+        self.done
+    }
+
     /// Reads one message, blocking; false at end of file.
     pub(super) fn poll(&mut self) -> bool {
         match self.line.poll() {
