@@ -42,7 +42,7 @@ use terrace_engine::Engine;
 use crate::control::Server;
 use crate::data_loss;
 use crate::engine;
-use crate::error::{Failure, Result, reason};
+use crate::error::{Failure, Result, SEE_ALL_MESSAGES, reason};
 use crate::handover::{EXIT_LOST, EXIT_REFUSED, Shared};
 use crate::sys;
 use crate::tier::{self, live::Live};
@@ -280,5 +280,5 @@ fn no_threads(err: std::io::Error) -> Failure {
 }
 
 fn cannot(what: &str, err: std::io::Error) -> Failure {
-    Failure::new(what, reason(err), "`terrace mount --foreground` shows all messages")
+    Failure::new(what, reason(err), SEE_ALL_MESSAGES)
 }

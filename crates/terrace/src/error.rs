@@ -17,6 +17,9 @@ pub(crate) struct Failure {
     code: u8,
 }
 
+/// Cure of a failure in the background that leaves no log.
+pub(crate) const SEE_ALL_MESSAGES: &str = "`terrace mount --foreground` shows all messages";
+
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {

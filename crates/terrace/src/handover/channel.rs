@@ -10,7 +10,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
-use crate::error::{Failure, Result};
+use crate::error::{Failure, Result, SEE_ALL_MESSAGES};
 
 /// One message. A variant without another direction goes from the supervisor to the starting command.
 #[derive(Debug, PartialEq, Eq)]
@@ -131,8 +131,8 @@ impl Channel {
                 Some(Some(Event::Ready)) => return Ok(()),
                 Some(Some(Event::Failed(line) | Event::Gone(line))) => return Err(Failure::from_line(&line)),
                 _ => {
-                    let cure = "`terrace mount --foreground` shows all messages";
-                    return Err(Failure::new("supervisor", "it ended without a message", cure));
+                    let why = "it ended without a message";
+                    return Err(Failure::new("supervisor", why, SEE_ALL_MESSAGES));
                 }
             }
         }

@@ -13,7 +13,7 @@ use super::setup::SupervisorEnds;
 use super::stuck::{self, Rest, Thread};
 use crate::daemon;
 use crate::data_loss;
-use crate::error::Failure;
+use crate::error::{Failure, SEE_ALL_MESSAGES};
 use crate::handover::channel::{self, Channel, Event, Poll};
 use crate::handover::{EXIT_LOST, EXIT_REFUSED, Kills, Shared};
 use crate::instance::{self, Info, Kind, SCHEMA};
@@ -179,8 +179,7 @@ impl Watch {
                     tracing::error!("terraced {how}");
                     if !self.served {
                         let why = format!("it {how} before it served");
-                        let failure =
-                            Failure::new("terraced", why, "`terrace mount --foreground` shows all messages");
+                        let failure = Failure::new("terraced", why, SEE_ALL_MESSAGES);
                         return self.end(Ended::Refused(failure));
                     }
                     if self.shared.kind == Kind::Mount {
@@ -225,7 +224,7 @@ impl Watch {
 
     /// terraced's message about its end.
     fn said(&mut self, silent: &str) -> Failure {
-        let unsaid = || Failure::new("terraced", silent, "`terrace mount --foreground` shows all messages");
+        let unsaid = || Failure::new("terraced", silent, SEE_ALL_MESSAGES);
         self.refusal.take().unwrap_or_else(unsaid)
     }
 
