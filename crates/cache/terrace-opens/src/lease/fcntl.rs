@@ -127,7 +127,7 @@ mod tests {
     use std::fs::{File, OpenOptions};
     use std::os::fd::AsFd;
     use std::time::Instant;
-    use terrace_testkit::wait::asking_every;
+    use terrace_testkit::wait::wait_until;
 
     /// Premise of the crate: an open for writing waits for the lease, an open for reading does not.
     #[test]
@@ -143,9 +143,7 @@ mod tests {
         drop(writer);
         for _ in 0..2 {
             // A process that another test forks has the writer for a moment, too.
-            asking_every(Duration::from_millis(1), Duration::from_secs(60), || {
-                take(file.as_fd(), tid).is_ok()
-            });
+            wait_until("the lease", || take(file.as_fd(), tid).is_ok());
             assert!(is_held(file.as_fd()));
             File::open(&path).unwrap();
             let opener = {

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -48,6 +48,15 @@ fn listener(file: &TestFile) -> Listener {
     let listener = Listener::new().unwrap();
     listener.watch(file.file.as_fd()).unwrap();
     listener
+}
+
+/// The same in a child, which must not panic, with its descriptor of the file.
+fn listener_of_child(file: &TestFile) -> Option<(Listener, RawFd)> {
+    let listener = Listener::new().ok()?;
+    let fd = open(&file.name, libc::O_RDONLY);
+    // SAFETY: a descriptor of the child, open until its end.
+    listener.watch(unsafe { BorrowedFd::borrow_raw(fd) }).ok()?;
+    Some((listener, fd))
 }
 
 /// Runs the listener on its thread meanwhile.
@@ -188,12 +197,7 @@ fn openers_go_on_after_the_death_of_the_listener() {
             state.store(2, Ordering::SeqCst);
             spin_until(state, 3);
         });
-        let Ok(listener) = Listener::new() else { return 1 };
-        let fd = open(&file.name, libc::O_RDONLY);
-        // SAFETY: a descriptor of this child, open until its end.
-        if listener.watch(unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) }).is_err() {
-            return 1;
-        }
+        let Some((listener, _)) = listener_of_child(&file) else { return 1 };
         state.store(1, Ordering::SeqCst);
         i32::from(listener.run(&handler).is_err())
     });
@@ -246,7 +250,7 @@ fn open_descriptors() -> Vec<RawFd> {
     names.map(|name| name.to_str().unwrap().parse().unwrap()).collect()
 }
 
-/// The kernel denies an open whose event finds no free descriptor.
+/// A full table would make the kernel deny an open. The listener has a spare descriptor for the event.
 #[test]
 fn a_full_table_of_descriptors_denies_no_open() {
     if !is_root() {
@@ -255,12 +259,7 @@ fn a_full_table_of_descriptors_denies_no_open() {
     let file = fixture();
     let (state, done) = (shared_word(), shared_word());
     let daemon = Child::fork(|| {
-        let Ok(listener) = Listener::new() else { return 1 };
-        let fd = open(&file.name, libc::O_RDONLY);
-        // SAFETY: a descriptor of this child, open until its end.
-        if listener.watch(unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) }).is_err() {
-            return 1;
-        }
+        let Some((listener, fd)) = listener_of_child(&file) else { return 1 };
         let limit = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
         // SAFETY: a structure that the call reads, and descriptors without an owner.
         let last = unsafe {

@@ -137,7 +137,7 @@ impl Deref for Fixture {
 pub(crate) fn fixture() -> Fixture {
     static ALONE: Mutex<()> = Mutex::new(());
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let dir = tempfile::tempdir_in(".").unwrap();
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let file = TestFile::create(std::fs::canonicalize(dir.path()).unwrap().join("file"));
     Fixture { file, _dir: dir, _alone: alone }
 }
