@@ -7,12 +7,12 @@ use world::{Call, Daemon, Death, Fault, World};
 
 mod world;
 
-fn spawn(w: &Arc<World>, steps: impl FnOnce(&World) + 'static) -> thread::JoinHandle<()> {
+fn spawn<T: 'static>(w: &Arc<World>, steps: impl FnOnce(&World) -> T + 'static) -> thread::JoinHandle<T> {
     let w = w.clone();
     thread::spawn(move || steps(&w))
 }
 
-/// Two writers of one slot, a reader whose first read is the kernel's, and the daemon.
+/// Two writers of one slot, a reader that begins with a read by the kernel, and the daemon.
 fn writers(fault: Fault, second: Call) {
     loom::model(move || {
         let w = Arc::new(World::new(fault, false, Some(0)));
@@ -37,10 +37,7 @@ fn fills(fault: Fault) {
         let w = Arc::new(World::new(fault, false, Some(0)));
         let mut daemon = Daemon::new(&w);
         daemon.withdraw();
-        let filler = {
-            let w = w.clone();
-            thread::spawn(move || w.look_for_fill())
-        };
+        let filler = spawn(&w, World::look_for_fill);
         let writer = spawn(&w, |w| assert!(w.write(0, Call::Halves, Death::Never)));
         let reader = spawn(&w, |w| {
             w.read();
@@ -63,10 +60,7 @@ fn together(fault: Fault) {
         let w = Arc::new(World::new(fault, false, Some(0)));
         let mut daemon = Daemon::new(&w);
         daemon.withdraw();
-        let filler = {
-            let w = w.clone();
-            thread::spawn(move || w.look_for_fill())
-        };
+        let filler = spawn(&w, World::look_for_fill);
         let threads = [
             spawn(&w, |w| assert!(w.write(0, Call::Whole, Death::Never))),
             spawn(&w, |w| assert!(w.write(1, Call::OtherPage, Death::Never))),
@@ -90,10 +84,7 @@ fn fill_over_rebase(fault: Fault) {
         let w = Arc::new(World::new(fault, true, Some(0)));
         let mut daemon = Daemon::new(&w);
         daemon.withdraw();
-        let filler = {
-            let w = w.clone();
-            thread::spawn(move || w.look_for_fill())
-        };
+        let filler = spawn(&w, World::look_for_fill);
         let writer = spawn(&w, |w| assert!(w.write(0, Call::Halves, Death::Never)));
         daemon.rebase(1, false);
         if let Some(found) = filler.join().unwrap() {
