@@ -132,8 +132,8 @@ impl Boards {
         if n >= self.boards {
             return None;
         }
-        // SAFETY: all within the mappings, whose lengths follow from the number of boards, and aligned; bytes
-        // shared with other processes are only accessed as atomics. Clients only load from `applied`.
+        // SAFETY: aligned, and inside the mappings: the number of boards gives their lengths. All access to shared
+        // bytes is atomic. Clients only load from `applied`.
         unsafe {
             let (writers, daemon) = (self.writers.as_ptr(), self.daemon.as_ptr());
             let overflow = writers.add(overflows_at(self.boards)).cast::<AtomicU32>();
@@ -186,7 +186,7 @@ impl Board<'_> {
     pub fn is_unbegun(self, page: u64, at: u64, guard: &AtomicU32, seen: Guard) -> bool {
         steps::is_unbegun(guard, seen, &self.seq[slot_of(page)], at)
     }
-    /// Daemon: counts a record whose pages are withdrawn: see [`steps::apply`].
+    /// Daemon: counts a record after the withdrawal of its pages: see [`steps::apply`].
     pub fn apply(self, slots: Slots) {
         slots.for_each(|i| steps::apply(&self.applied[i]));
     }

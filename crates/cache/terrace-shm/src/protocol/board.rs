@@ -103,7 +103,7 @@ pub fn source_read() {
 }
 
 /// Writer: notes on its board that a full queue took no record, before it leaves. The slots stay unsettled
-/// until a rebase, whose grace period orders the note.
+/// until a rebase. Its grace period orders the note.
 pub fn note_overflow(overflow: &AtomicU32) {
     overflow.store(1, Ordering::Relaxed);
 }
