@@ -10,14 +10,12 @@
 //! | touch table | clients and daemon | one saturating count a frame, and some for compressed pages |
 //! | ring (one a client process) | that client and daemon | counters, page fills, trace records |
 //! | device table | daemon; clients map it read-only | offsets of regions on a target, and checks of pages |
-//! | boards | clients; daemon | counts of begun writes; of applied ones, in a file that clients map read-only |
+//! | writes | clients; daemon | counts and records of announced writes; counts of applied ones, in a file that clients map read-only |
 //! | durable | supervisor and daemon | state for a restarted daemon, beside the segment |
 //!
 //! This crate has all data that cross a process boundary, with their `unsafe` code. The protocols
 //! ([`protocol`]) use plain atomics so that loom can run them.
 
-#[cfg(not(loom))]
-pub mod board;
 #[cfg(not(loom))]
 pub mod client;
 #[cfg(not(loom))]
@@ -59,6 +57,8 @@ pub mod touch;
 pub mod trace;
 #[cfg(all(feature = "unzstd", not(loom)))]
 pub mod unzstd;
+#[cfg(not(loom))]
+pub mod writes;
 #[cfg(not(loom))]
 pub mod zobject;
 #[cfg(not(loom))]

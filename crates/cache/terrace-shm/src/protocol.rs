@@ -8,7 +8,7 @@
 use crate::entry::Entry;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
-pub mod board;
+pub mod writes;
 
 /// First load of a reader.
 #[inline]
