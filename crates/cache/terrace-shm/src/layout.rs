@@ -48,7 +48,7 @@ const PAGES_PER_ZSPAGE: u32 = (ZSPAGE_SIZE / PAGE_SIZE) as u32;
 /// "terrace1", little endian.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"terrace1");
 /// Incremented with every change of layout or protocol. Client and daemon must agree.
-pub const LAYOUT_VERSION: u32 = 12;
+pub const LAYOUT_VERSION: u32 = 13;
 
 /// First page of the segment.
 #[repr(C)]

@@ -2,17 +2,18 @@
 //!
 //! | request | descriptors with it | answer | descriptors with it |
 //! |---|---|---|---|
-//! | HELLO | - | [`Reply`]: slots of the ring, st_dev of the mount | segment (read-only), touch table, ring |
+//! | HELLO | - | [`Reply`]: slots of the ring, st_dev of the mount, client page + 1 | segment (read-only), touch table, ring; where writes are announced: the two files of [`crate::writes`] (the second one read-only) |
 //! | SOURCE | an open descriptor of a file on the mount | object, may_write, direct_align | source file, O_RDONLY, with O_DIRECT if it takes it |
 //! | MAPPED | likewise | errno, once the object is marked slow | - |
 //! | FLUSH | - (syncfs) | errno, once all is stable | - |
 //! | SERVE | an open descriptor of a file of the directory, where there is no mount | object, may_write, once a lease is held | - |
+//! | GIVE_UP | an open descriptor of a file of the directory | errno, once the kernel serves the file for the rest of the run | - |
 //! | DEVICE + [`target`] | - | errno; ENODEV: there is no such target | its table (read-only), the target, O_RDONLY and O_DIRECT |
 //! | RING | - | none | - |
 //! | HINT ([`Hint`]) | - | none | - |
 //!
 //! Every request except RING and HINT has one [`Reply`]: a client must not map before the slow flag is set.
-//! MAPPED and FLUSH need no HELLO, and have connections of their own. The descriptor with SOURCE and MAPPED
+//! MAPPED, FLUSH and GIVE_UP need no HELLO, and have connections of their own. The descriptor with SOURCE and MAPPED
 //! proves that the client may read the file. The daemon checks its device, inode and access mode. Credentials
 //! come from the kernel (SCM_CREDENTIALS), never from the message.
 
@@ -27,6 +28,9 @@ pub const FLUSH: u32 = 4;
 
 /// Starts serving a file and requests its object; after HELLO.
 pub const SERVE: u32 = 8;
+
+/// Leaves a file to the kernel: a program may write it without announcements.
+pub const GIVE_UP: u32 = 9;
 
 /// Requests a target of the device tiers by number ([`target`]); after HELLO.
 pub(crate) const DEVICE: u32 = 6;
@@ -94,7 +98,7 @@ pub struct Reply {
     pub ring_slots: u32,
     /// st_dev of the mount (HELLO).
     pub mount_dev: u64,
-    /// Object id (SOURCE, SERVE).
+    /// Object id (SOURCE, SERVE); number of the client page for announced writes + 1, or 0 (HELLO).
     pub object: u64,
     /// 1 if page fills of this process for the object are accepted (SOURCE, SERVE).
     pub may_write: u32,
