@@ -205,6 +205,10 @@ pub(crate) struct Run {
     /// from memory while no program has them open for writing
     #[arg(long)]
     pub mount: bool,
+    /// State that only programs of this run write below the directory while it runs, as a database's lock file
+    /// states it: files are then read from memory also while programs write them
+    #[arg(long, conflicts_with_all = ["mount", "no_preload", "stage_in", "prefetch"])]
+    pub exclusive: bool,
     /// Do not set the preload library: every access takes the mount path
     #[arg(long)]
     pub no_preload: bool,

@@ -52,6 +52,10 @@ pub(crate) struct Config {
     pub limits: Limits,
     pub metrics: Metrics,
     pub log: Log,
+    /// Only programs of the run write below the directory: `terrace run --exclusive`. Only a flag: the statement
+    /// holds for one run.
+    #[serde(skip)]
+    pub exclusive: bool,
 }
 
 /// `[dirty]`
@@ -284,6 +288,7 @@ impl Default for Config {
             limits: Limits::default(),
             metrics: Metrics::default(),
             log: Log::default(),
+            exclusive: false,
         }
     }
 }

@@ -55,6 +55,11 @@ impl Memory {
         self.0.user_region()
     }
 
+    /// Whether the files have an object with this number.
+    pub(crate) fn has_object(&self, id: u64) -> bool {
+        self.0.segment.find_object(id).is_some()
+    }
+
     /// Futex word of the lease holder.
     pub(crate) fn leases(&self) -> &AtomicU32 {
         &self.0.segment.header().leases
@@ -214,6 +219,7 @@ pub(crate) fn engine_config(config: &Config, held: &[OpenTarget]) -> EngineConfi
         placement: config.tier.placement.clone(),
         ring_slots: config.preload.ring_slots as usize,
         clients_max: config.preload.clients_max as usize,
+        announced_writes: config.exclusive,
         numa: NumaConfig {
             mode: config.numa,
             read_capacity: f64::from(config.numa_read_mb_s) * 1e6,

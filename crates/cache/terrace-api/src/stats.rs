@@ -84,6 +84,9 @@ pub struct Stats {
     /// Files served by leases, where there is no mount.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leases: Option<Leases>,
+    /// Files served while programs announce their writes, without a mount.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub announced: Option<Announced>,
     /// Eviction.
     pub reclaim: Reclaim,
     /// The compressed tier; none: it is turned off.
@@ -111,6 +114,18 @@ pub struct Leases {
     pub broken: u64,
     /// Times that the kernel gave no lease on a file: another user's, mostly.
     pub refused: u64,
+}
+
+/// Files served without a mount, while the programs of the run write them (`terrace run --exclusive`).
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Announced {
+    /// Files that clients read from memory.
+    pub served: u64,
+    /// Files that the kernel serves after a change without an announcement.
+    pub left: u64,
+    /// Changes without an announcement so far.
+    pub unannounced: u64,
 }
 
 /// A server of keys.

@@ -80,6 +80,8 @@ pub struct EngineConfig {
     pub ring_slots: usize,
     /// Largest number of client processes; further ones use the mount path.
     pub clients_max: usize,
+    /// Clients announce their writes, and files are served while programs write them.
+    pub announced_writes: bool,
     /// Threads that serve hints and strided readers; 0: no prefetch in the background.
     pub prefetch_workers: usize,
     /// Memory nodes.
@@ -143,6 +145,7 @@ impl Default for EngineConfig {
             placement: "min-io-time".into(),
             ring_slots: 64,
             clients_max: 256,
+            announced_writes: false,
             prefetch_workers: 8,
             numa: NumaConfig::default(),
         }

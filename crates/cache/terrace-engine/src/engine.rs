@@ -135,7 +135,9 @@ impl Engine {
 
     fn over(cx: Arc<Context>) -> Engine {
         let rings = Arc::new(Rings::default());
-        let clients = Arc::new(Clients::new(cx.config.clients_max, cx.config.ring_slots, rings.clone()));
+        let writes = cx.handles.writes.as_ref().map(|files| files.writes.clone());
+        let (clients_max, slots) = (cx.config.clients_max, cx.config.ring_slots);
+        let clients = Arc::new(Clients::new(clients_max, slots, rings.clone(), writes));
         let recording = Arc::new(Recording::default());
         let (of_clients, of_recording, reads) = (clients.clone(), recording.clone(), rings.clone());
         cx.count_memory(move || of_clients.bytes());
@@ -292,6 +294,10 @@ impl Engine {
     pub fn set_source_root(&self, root: BorrowedFd<'_>) -> io::Result<()> {
         let _ = self.cx.source_root.set(SourceRoot::open(root)?);
         Ok(())
+    }
+    /// True if an announced write of the file is under way, or its pages are not withdrawn yet.
+    pub fn is_written(&self, o: &ObjectRef) -> bool {
+        self.clients.writers.as_ref().is_some_and(|writers| writers.is_written(o.id()))
     }
     /// Sets the callback that serves files without a mount. It must not keep the engine alive.
     pub fn set_server(&self, server: Arc<dyn Serve>) {

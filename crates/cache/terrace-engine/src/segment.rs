@@ -3,12 +3,13 @@
 use crate::config::EngineConfig;
 use rustix::process::{Resource, getrlimit};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
 use terrace_shm::layout::FRAMES_MAX;
 use terrace_shm::map::{memfd, read_only_twin};
+use terrace_shm::writes::{CLIENTS_BYTES, DAEMON_BYTES, Writes};
 use terrace_shm::{Geometry, Mapping, PAGE_SIZE, Segment, TouchTable};
 use terrace_sync::Mutex;
 use terrace_tier::TargetTable;
@@ -32,8 +33,32 @@ pub struct SegmentHandles {
     /// Tables of the targets that an engine starts with, in their order.
     tables: Mutex<Vec<Arc<TargetTable>>>,
     durable: Arc<Mapping>,
+    /// Counts and records of announced writes; none if files with writers are not served.
+    pub(crate) writes: Option<WriteFiles>,
     /// Kept open so that the region appears under its name in /proc.
     pub(crate) durable_fd: OwnedFd,
+}
+
+/// The two files of announced writes.
+#[derive(Debug)]
+pub(crate) struct WriteFiles {
+    pub(crate) writes: Arc<Writes>,
+    /// Of the clients.
+    clients: OwnedFd,
+    /// Of the daemon, opened read-only.
+    daemon_ro: OwnedFd,
+}
+
+impl WriteFiles {
+    fn create() -> io::Result<WriteFiles> {
+        let clients = memfd("terrace-writers", CLIENTS_BYTES)?;
+        let daemon = memfd("terrace-applied", DAEMON_BYTES)?;
+        let daemon_ro = read_only_twin(daemon.as_fd())?;
+        Ok(WriteFiles { writes: Arc::new(Writes::create(&clients, &daemon)?), clients, daemon_ro })
+    }
+    pub(crate) fn for_clients(&self) -> [BorrowedFd<'_>; 2] {
+        [self.clients.as_fd(), self.daemon_ro.as_fd()]
+    }
 }
 
 /// Frame flags, which survive terraced.
@@ -88,6 +113,7 @@ impl SegmentHandles {
             touch_fd,
             tables: Mutex::new(tables),
             durable,
+            writes: if config.announced_writes { Some(WriteFiles::create()?) } else { None },
             durable_fd,
         })
     }

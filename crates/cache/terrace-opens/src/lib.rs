@@ -1,8 +1,9 @@
-//! Knowledge of open files: which files programs have open, in two ways.
+//! Knowledge of open files: which programs write a file that is served.
 //!
 //! | module | what |
 //! |---|---|
 //! | [`lease`] | files served without a mount while no program has them open for writing: the kernel's leases |
+//! | [`announced`] | files served while programs write them: each program announces its writes |
 //! | [`guard`] | files that programs write while they are served: fanotify and /proc |
 //!
 //! Files served without a mount: programs use the source directory itself. With the preload library they read
@@ -13,8 +14,9 @@
 //! gives no lease on a file that is open for writing or mapped writable. So while a lease is held, no program
 //! can write the file, and the cached pages stay valid.
 
+pub mod announced;
 pub mod guard;
 pub mod lease;
 
-pub use lease::{Counts, Leases, holder_word, is_leased};
+pub use lease::{Leases, holder_word, is_leased};
 pub use terrace_shm::program;

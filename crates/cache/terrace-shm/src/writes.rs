@@ -194,6 +194,15 @@ impl ClientPage {
 
 const _: () = assert!(size_of::<Record>() == 32 && size_of::<ClientPage>() == PAGE_SIZE);
 
+/// Unsettled slots, as a repair finds them.
+#[derive(Debug)]
+pub struct Unsettled {
+    /// Slots that lack a record, each with the count of begun writes for [`Writes::settle`].
+    pub lost: Vec<(usize, u64)>,
+    /// True if there are others: writes are under way.
+    pub others: bool,
+}
+
 /// The announced writes of an instance, as mapped by one process.
 #[derive(Debug)]
 pub struct Writes {
@@ -308,19 +317,20 @@ impl Writes {
         }
         taken
     }
-    /// Daemon: slots with counts of lost records, for a repair, with the count of [`steps::unsettled`]. Empty
-    /// while a writer without a record is inside its call.
-    pub fn lost_slots(&self) -> Vec<(usize, u64)> {
+    /// Daemon: slots with counts of lost records, for a repair. None while a writer without a record is inside
+    /// its call.
+    pub fn lost_slots(&self) -> Unsettled {
         let unsettled = |i: usize| Some((i, steps::unsettled(&self.seq()[i], &self.applied()[i])?));
         let mut lost: Vec<_> = (0..SLOTS).filter_map(unsettled).collect();
         if lost.is_empty() || !steps::has_no_bare(&self.head().bare) {
-            return Vec::new();
+            return Unsettled { others: !lost.is_empty(), lost: Vec::new() };
         }
         let records = self.clients().flat_map(|(i, _)| &self.client(i).records);
         let in_flight: HashSet<usize> =
             records.filter(|r| record::is_in_flight(&r.state)).flat_map(|r| r.span().slots()).collect();
+        let unsettled = lost.len();
         lost.retain(|(slot, _)| !in_flight.contains(slot));
-        lost
+        Unsettled { others: lost.len() < unsettled, lost }
     }
     /// Daemon: settles a lost slot after the withdrawal of all its pages.
     pub fn settle(&self, slot: usize, begun: u64) {

@@ -11,8 +11,8 @@ use terrace_api::control::{
 use terrace_api::stats::Stats;
 use terrace_engine::Engine;
 use terrace_engine::lru::Refused;
-use terrace_opens::{Counts, Leases};
 
+use super::leases::Served;
 use super::memory::Shown;
 use super::record;
 use super::recording::Recording;
@@ -31,7 +31,7 @@ pub(super) struct Answers {
     /// Path of the source, as `/proc` shows it.
     root: PathBuf,
     sizing: Shown,
-    leases: Option<Arc<Leases>>,
+    leases: Option<Served>,
     tiers: Arc<Live>,
 }
 
@@ -41,7 +41,7 @@ impl Answers {
         stopper: Arc<Stopper>,
         sizing: Shown,
         shared: &Shared,
-        (leases, tiers): (Option<Arc<Leases>>, Arc<Live>),
+        (leases, tiers): (Option<Served>, Arc<Live>),
     ) -> Answers {
         let mnt = shared.place.mnt.clone();
         let root = record::root(shared);
@@ -53,10 +53,9 @@ impl Answers {
         let mut stats = self.engine.stats();
         stats.memory.sizing = Some(self.sizing.lock().clone());
         stats.tiers.extend(self.tiers.off());
-        stats.leases = self.leases.as_ref().map(|leases| {
-            let Counts { held, written, broken, refused } = leases.counts();
-            terrace_api::stats::Leases { held, written, broken, refused }
-        });
+        if let Some(served) = &self.leases {
+            served.count(&mut stats);
+        }
         stats
     }
 

@@ -7,17 +7,16 @@ use std::sync::Arc;
 
 use terrace_api::schedule::Schedule;
 use terrace_engine::Engine;
-use terrace_opens::Leases;
 
-use super::leases;
+use super::leases::{self, Served};
 use super::mount_path::{self, MountPath};
 use crate::handover::Shared;
 
 pub(super) enum Front {
     /// A mount: requests of the kernel.
     Mount(MountPath),
-    /// Leases: programs use the source directory itself.
-    Leases(Arc<Leases>),
+    /// Programs use the source directory itself.
+    Leases(Served),
 }
 
 /// Creates the front over the engine. With a dead terraced's descriptors ([`descriptors_named`]), takes over
@@ -53,8 +52,8 @@ impl Front {
         }
     }
 
-    /// The leases, where there is no mount.
-    pub(super) fn leases(&self) -> Option<Arc<Leases>> {
+    /// The served files, where there is no mount.
+    pub(super) fn leases(&self) -> Option<Served> {
         match self {
             Front::Mount(_) => None,
             Front::Leases(leases) => Some(leases.clone()),

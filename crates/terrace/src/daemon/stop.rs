@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use terrace_api::control::{CommandError, ErrorCode, ReleaseReply, StopReply};
 use terrace_engine::Engine;
-use terrace_opens::Leases;
 use terrace_sync::Mutex;
 
 use super::front::Front;
+use super::leases::Served;
 use super::record;
 use crate::claim::Claim;
 use crate::data_loss;
@@ -26,7 +26,7 @@ use crate::sys;
 pub(super) struct Stopper {
     engine: Arc<Engine>,
     /// The leases to end, where there is no mount.
-    leases: Option<Arc<Leases>>,
+    leases: Option<Served>,
     mnt: PathBuf,
     /// Distinguishes our mount from another at the same path.
     mount_dev: Option<(u32, u32)>,

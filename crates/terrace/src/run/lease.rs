@@ -11,6 +11,7 @@ use rustix::thread::CapabilitySet;
 
 use crate::cli;
 use crate::config::{Config, Passthrough};
+use crate::error::{Failure, Result};
 use crate::mountpoint::Place;
 use crate::mounts::userns;
 use crate::supervisor::By;
@@ -22,20 +23,43 @@ const LOCAL: [u64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
 
 /// Chooses leases, unless an option needs a mount: all accesses through terrace, a tier on a device, staging,
 /// a schedule.
-pub(super) fn choose(args: &cli::Run, config: &Config, place: &Place) -> By {
+///
+/// # Errors
+/// `--exclusive` with a setting that needs a mount, or on a file system whose times do not show all changes.
+pub(super) fn choose(args: &cli::Run, config: &Config, place: &Place) -> Result<By> {
     let wants_mount = args.mount
         || args.no_preload
         || !args.stage_in.is_empty()
         || args.prefetch.is_some()
         || !config.tier.device.is_empty()
         || config.fuse.passthrough != Passthrough::Run;
-    if !wants_mount && gives_leases(place.src_fd.as_fd()) { By::Leases } else { By::Mount }
+    if args.exclusive {
+        let refuse = |why: &str, cure: &str| Err(Failure::new("--exclusive", why, cure));
+        if wants_mount {
+            return refuse(
+                "a tier on a device and passthrough need a mount",
+                "leave --exclusive out, or these settings",
+            );
+        }
+        if !is_local(place.src_fd.as_fd()) {
+            return refuse(
+                "the file system is none of ext4, XFS, Btrfs and F2FS, whose times show each change",
+                "move the files there, or leave --exclusive out",
+            );
+        }
+        return Ok(By::Leases);
+    }
+    Ok(if !wants_mount && gives_leases(place.src_fd.as_fd()) { By::Leases } else { By::Mount })
+}
+
+fn is_local(dir: impl AsFd) -> bool {
+    fstatfs(dir).is_ok_and(|fs| LOCAL.contains(&(fs.f_type as u64)))
 }
 
 /// Does the kernel give this user leases on the files of a directory? Leases on other users' files need a
 /// capability (fcntl(2)); in another user's directory, most files are that user's.
 pub(crate) fn gives_leases(dir: impl AsFd) -> bool {
-    let is_local = fstatfs(&dir).is_ok_and(|fs| LOCAL.contains(&(fs.f_type as u64)));
+    let is_local = is_local(&dir);
     let is_ours = fstat(&dir).is_ok_and(|st| st.st_uid == rustix::process::geteuid().as_raw());
     is_local && (is_ours || may_lease_any()) && are_enabled()
 }
@@ -50,9 +74,15 @@ fn are_enabled() -> bool {
     std::fs::read_to_string("/proc/sys/fs/leases-enable").is_ok_and(|value| value.trim() == "1")
 }
 
-/// The directory served by leases, and the excepted directories in it, one a line. With a mount the value is
+/// Variables of the library without a mount: the served directory and whether its programs announce their
+/// writes, and the excepted directories in it, one a line. With a mount the value is
 /// empty, which overrides that of an enclosing run.
-pub(super) fn environment(by: By, dir: &Path, excepted: &[PathBuf]) -> Vec<(&'static str, OsString)> {
+pub(super) fn environment(
+    by: By,
+    exclusive: bool,
+    dir: &Path,
+    excepted: &[PathBuf],
+) -> Vec<(&'static str, OsString)> {
     let told = match by {
         By::Mount => Vec::new(),
         By::Leases => {
@@ -60,5 +90,6 @@ pub(super) fn environment(by: By, dir: &Path, excepted: &[PathBuf]) -> Vec<(&'st
             lines.map(|path| path.as_os_str().as_encoded_bytes()).collect::<Vec<_>>().join(&b'\n')
         }
     };
-    vec![("TERRACE_LEASED", OsString::from_vec(told))]
+    let announces = if exclusive { "1" } else { "" };
+    vec![("TERRACE_LEASED", OsString::from_vec(told)), ("TERRACE_WRITES", announces.into())]
 }

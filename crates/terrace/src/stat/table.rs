@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use terrace_api::mrc::Mrc;
 use terrace_api::stats::{
-    Bound, CompressedTier, GenerationRow, Instance, KeyValue, Leases, Memory, Mode, MountPath, PreloadPath,
-    Reclaim, Schedule, ScheduleState, Sizing, StatReport, Writeback,
+    Announced, Bound, CompressedTier, GenerationRow, Instance, KeyValue, Leases, Memory, Mode, MountPath,
+    PreloadPath, Reclaim, Schedule, ScheduleState, Sizing, StatReport, Writeback,
 };
 use terrace_api::tiers::{TierKind, TierRow};
 
@@ -22,9 +22,10 @@ pub(super) fn of(stat: &StatReport) -> String {
         Some(kv) => key_value(&mut page, kv),
         None => {
             preload(&mut page, &cache.preload);
-            match &cache.leases {
-                Some(leases) => leased(&mut page, leases),
-                None => fuse(&mut page, &cache.fuse),
+            match (&cache.leases, &cache.announced) {
+                (Some(leases), _) => leased(&mut page, leases),
+                (None, Some(files)) => announced(&mut page, files),
+                (None, None) => fuse(&mut page, &cache.fuse),
             }
         }
     }
@@ -209,6 +210,15 @@ fn leased(page: &mut String, leases: &Leases) {
     if *refused > 0 {
         let whose = "files left to the kernel, which gives no lease on them (another user's, mostly)";
         line(page, "", format_args!("{refused} times: {whose}"));
+    }
+}
+
+fn announced(page: &mut String, files: &Announced) {
+    let Announced { served, left, unannounced } = files;
+    line(page, "announced", format_args!("{served} files read from memory while programs write them"));
+    if *unannounced > 0 {
+        let left = format!("{left} files left to the kernel for a while");
+        line(page, "", format_args!("{unannounced} changes by programs without the library; {left}"));
     }
 }
 

@@ -130,6 +130,10 @@ impl Object {
     pub fn size(&self) -> u64 {
         self.slot().size.load(Ordering::Acquire)
     }
+    /// Event clock of the last change of content, for comparisons.
+    pub fn write_clock(&self) -> u64 {
+        self.slot().write_clock.load(Ordering::Acquire)
+    }
     /// Sets or clears a reason for clients to use the mount path for this object.
     pub(crate) fn set_flag(&self, flag: u32, on: bool) {
         if on {

@@ -12,4 +12,9 @@ pub trait Serve: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// BUSY if the file is open for writing; XDEV, ENFILE ... if it cannot be served.
     fn serve(&self, shown: BorrowedFd<'_>) -> Result<ObjectRef, Errno>;
+    /// Leaves a client's file to the kernel for the rest of the run: a program may write it unannounced.
+    ///
+    /// # Errors
+    /// As [`Serve::serve`].
+    fn give_up(&self, shown: BorrowedFd<'_>) -> Result<(), Errno>;
 }

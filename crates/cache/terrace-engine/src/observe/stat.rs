@@ -47,6 +47,7 @@ fn counted(cx: &Context, rings: &Rings) -> Stats {
     let (d, c, dirty) = (&cx.counters, state.counts, state.dirty.totals);
     Stats {
         leases: None,
+        announced: None,
         schema: Schema::V2,
         policy: state.lru.policy.name().to_owned(),
         memory: Memory {

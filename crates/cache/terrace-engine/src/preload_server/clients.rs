@@ -1,5 +1,6 @@
 //! The client processes that are registered with the preload server.
 
+use super::writers::Writers;
 use crate::preload_server::credentials::Credentials;
 use crate::rings::Rings;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -9,6 +10,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use terrace_shm::ring::Ring;
+use terrace_shm::writes::Writes;
 use terrace_sync::RwLock;
 use terrace_system::proc;
 
@@ -21,6 +23,8 @@ pub(crate) struct Clients {
     /// The thread that serves the socket: its closes are no closes by programs.
     pub(crate) server_tid: AtomicU32,
     pub(crate) warned: AtomicBool,
+    /// The processes that announce writes, in an instance without leases.
+    pub(crate) writers: Option<Writers>,
 }
 
 #[derive(Debug)]
@@ -44,7 +48,12 @@ impl Client {
 }
 
 impl Clients {
-    pub(crate) fn new(clients_max: usize, ring_slots: usize, rings: Arc<Rings>) -> Clients {
+    pub(crate) fn new(
+        clients_max: usize,
+        ring_slots: usize,
+        rings: Arc<Rings>,
+        writes: Option<Arc<Writes>>,
+    ) -> Clients {
         Clients {
             clients_max,
             ring_slots,
@@ -52,6 +61,7 @@ impl Clients {
             rings,
             server_tid: AtomicU32::new(0),
             warned: AtomicBool::new(false),
+            writers: writes.map(Writers::new),
         }
     }
     pub(super) fn count(&self) -> usize {

@@ -15,6 +15,8 @@ use terrace_shm::proto::{Hint, Reply, Request};
 
 /// Longest silence of a connection without a registered client.
 const UNREGISTERED_IDLE_MAX: Duration = Duration::from_secs(10);
+/// Descriptors with the answer to HELLO. No other answer has more.
+const HELLO_FDS: usize = 5;
 /// Maximum number of descriptors in one message.
 pub(super) const SHOWN_MAX: usize = 4;
 
@@ -72,7 +74,7 @@ pub(super) fn receive(socket: &OwnedFd, room: bool) -> Option<Message> {
 }
 
 pub(super) fn send(socket: &OwnedFd, reply: &Reply, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(HELLO_FDS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() {
         ancillary.push(SendAncillaryMessage::ScmRights(fds));

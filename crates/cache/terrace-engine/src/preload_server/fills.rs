@@ -30,7 +30,8 @@ pub(super) fn drain_loop(cx: &Context, clients: &Clients, wakeup: &OwnedFd) {
     let header = cx.handles.segment.header();
     let mut last = Instant::now();
     while !cx.is_stopping() {
-        let found: usize = clients.all().iter().map(|c| drain(cx, c)).sum();
+        let fills: usize = clients.all().iter().map(|c| drain(cx, c)).sum();
+        let found = fills + clients.writers.as_ref().map_or(0, |writers| writers.drain(cx));
         if found > 0 {
             last = Instant::now();
         }

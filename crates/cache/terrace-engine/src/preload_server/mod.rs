@@ -13,6 +13,7 @@ mod fills;
 mod hints;
 pub(crate) mod requests;
 mod workers;
+mod writers;
 
 use crate::context::Context;
 pub(crate) use clients::Clients;

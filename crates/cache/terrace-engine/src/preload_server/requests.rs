@@ -68,6 +68,9 @@ fn reply_to(
         out.extend([handles.segment_ro.as_fd(), handles.touch_fd.as_fd()]);
     }
     out.extend(fds.iter().map(|f| f.as_fd()));
+    if request.op == proto::HELLO && reply.errno == 0 {
+        out.extend(handles.writes.iter().flat_map(|writes| writes.for_clients()));
+    }
     send(&c.socket, &reply, &out)
 }
 
@@ -90,6 +93,12 @@ fn handle(
         (proto::HELLO, _) => hello(cx, clients, c, &cred),
         (proto::SOURCE, Some(fd)) => source(cx, c, &cred, fd),
         (proto::SERVE, Some(fd)) => serve(cx, c, &cred, fd),
+        (proto::GIVE_UP, Some(fd)) => {
+            let server = cx.server.get().ok_or(Errno::NODEV)?;
+            shown_inode(cx, fd)?;
+            server.give_up(fd.as_fd())?;
+            Ok((Reply::default(), Vec::new()))
+        }
         (op, _) if c.client.is_some() && proto::target_of(op).is_some() => device(cx, op),
         (proto::MAPPED, Some(fd)) => {
             shown(cx, fd)?.set_flag(FLAG_MAPPED, true);
@@ -109,9 +118,12 @@ fn hello(cx: &Context, clients: &Clients, c: &mut Connection, cred: &UCred) -> A
     let slots = clients.ring_slots;
     let fd = memfd("terrace-ring", Ring::file_bytes(slots)).map_err(|_| Errno::NOMEM)?;
     let ring = Ring::attach(&fd, slots).map_err(|_| Errno::NOMEM)?;
+    let process = pidfd_open(cred.pid, PidfdFlags::empty())?;
+    // The page stays with the process, also if this connection ends.
+    let page = clients.writers.as_ref().and_then(|writers| writers.admit(raw(cred.pid), &process));
     let client = Arc::new(Client {
         pid: raw(cred.pid),
-        process: pidfd_open(cred.pid, PidfdFlags::empty())?,
+        process,
         credentials: Credentials::of(cred.pid).map_err(|_| Errno::SRCH)?,
         socket: c.socket.clone(),
         ring: Arc::new(ring),
@@ -122,6 +134,7 @@ fn hello(cx: &Context, clients: &Clients, c: &mut Connection, cred: &UCred) -> A
     let reply = Reply {
         ring_slots: slots as u32,
         mount_dev: header.mount_dev.load(Ordering::Acquire),
+        object: page.map_or(0, |page| page as u64 + 1),
         ..Reply::default()
     };
     Ok((reply, vec![fd]))

@@ -348,7 +348,7 @@ impl Leases {
 }
 
 /// A new descriptor of the same file.
-fn reopen(shown: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+pub(crate) fn reopen(shown: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let path = format!("/proc/self/fd/{}", shown.as_raw_fd());
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     match open(&path, flags | OFlags::NOATIME, Mode::empty()) {
@@ -359,6 +359,10 @@ fn reopen(shown: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
 }
 
 impl Serve for Leases {
+    fn give_up(&self, _shown: BorrowedFd<'_>) -> Result<(), Errno> {
+        // A lease shows each open for writing.
+        Err(Errno::INVAL)
+    }
     fn serve(&self, shown: BorrowedFd<'_>) -> Result<ObjectRef, Errno> {
         let st = fstat(shown)?;
         if st.st_dev != self.dev || FileType::from_raw_mode(st.st_mode) != FileType::RegularFile {

@@ -13,4 +13,5 @@ pub mod holder_word;
 mod leases;
 
 pub use fcntl::is_leased;
+pub(crate) use leases::reopen;
 pub use leases::{Counts, Leases};

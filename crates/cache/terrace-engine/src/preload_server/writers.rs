@@ -1,0 +1,178 @@
+//! Announced writes of client processes (`terrace_shm::writes`): the drainer withdraws the pages of finished
+//! writes, and repairs slots with lost records.
+//!
+//! A client page belongs to a process until the process has died, also after an exec or a lost connection. So
+//! a write that is under way at that time keeps its record.
+
+use crate::context::Context;
+use crate::file::object::{Object, ObjectRef};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::collections::HashSet;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use terrace_shm::PAGE_SIZE;
+use terrace_shm::writes::{GROUP_PAGES, Span, Writes, slot_of_file, slot_of_page};
+use terrace_sync::Mutex;
+
+const PAGE: u64 = PAGE_SIZE as u64;
+/// Interval of looks for dead processes and lost records.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Groups of a file that a repair looks at one by one (128 GiB). All pages of a larger file are withdrawn.
+const GROUPS_MAX: u64 = 1 << 20;
+
+/// A process with a client page.
+#[derive(Debug)]
+struct Writer {
+    page: usize,
+    process: OwnedFd,
+    /// See [`Writes::apply`].
+    finished: u32,
+}
+
+/// The processes that announce writes.
+#[derive(Debug)]
+pub(crate) struct Writers {
+    writes: Arc<Writes>,
+    list: Mutex<List>,
+}
+
+#[derive(Debug)]
+struct List {
+    writers: Vec<Writer>,
+    looked: Instant,
+    /// Slots may lack a record.
+    needs_repair: bool,
+}
+
+impl Writers {
+    /// Takes over the client pages of a dead daemon's clients. Slots of records that it had taken need a
+    /// repair.
+    pub(crate) fn new(writes: Arc<Writes>) -> Writers {
+        let mut writers = Vec::new();
+        for (page, pid) in writes.clients() {
+            let process = Pid::from_raw(pid as i32).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+            match process {
+                Some(process) => writers.push(Writer { page, process, finished: u32::MAX }),
+                None => writes.release(page),
+            }
+        }
+        let list = List { writers, looked: Instant::now(), needs_repair: true };
+        Writers { writes, list: Mutex::new(list) }
+    }
+
+    /// A client page for a new client, by number. None: all are in use, and the client has no records.
+    pub(crate) fn admit(&self, pid: u32, process: &OwnedFd) -> Option<usize> {
+        let process = rustix::io::dup(process).ok()?;
+        let mut list = self.list.lock();
+        let page = self.writes.admit(pid)?;
+        list.writers.push(Writer { page, process, finished: 0 });
+        Some(page)
+    }
+
+    /// Withdraws the pages of finished writes. Returns the number of writes.
+    pub(crate) fn drain(&self, cx: &Context) -> usize {
+        let mut list = self.list.lock();
+        let mut taken = 0;
+        for writer in &mut list.writers {
+            let page = self.writes.client(writer.page);
+            taken += self.writes.apply(page, &mut writer.finished, |span| withdraw(cx, span));
+        }
+        if list.looked.elapsed() >= LOOK_EVERY {
+            list.looked = Instant::now();
+            self.release_dead(cx, &mut list);
+            list.needs_repair |= self.writes.take_repair_flag();
+            if list.needs_repair {
+                list.needs_repair = self.repair(cx);
+            }
+        }
+        taken
+    }
+
+    /// True if a write of the object is under way, or not yet applied.
+    pub(crate) fn is_written(&self, object: u64) -> bool {
+        self.writes.is_written(object)
+    }
+
+    /// Frees the pages of dead processes. Their unfinished writes leave slots to repair.
+    fn release_dead(&self, cx: &Context, list: &mut List) {
+        let dead = dead(&list.writers);
+        if dead.is_empty() {
+            return;
+        }
+        list.needs_repair = true;
+        list.writers.retain_mut(|writer| {
+            if !dead.contains(&writer.page) {
+                return true;
+            }
+            let page = self.writes.client(writer.page);
+            writer.finished = writer.finished.wrapping_sub(1);
+            self.writes.apply(page, &mut writer.finished, |span| withdraw(cx, span));
+            self.writes.release(writer.page);
+            false
+        });
+    }
+
+    /// Settles slots with lost records. Returns whether unsettled slots remain.
+    fn repair(&self, cx: &Context) -> bool {
+        let found = self.writes.lost_slots();
+        if !found.lost.is_empty() {
+            let slots: HashSet<usize> = found.lost.iter().map(|&(slot, _)| slot).collect();
+            let objects: Vec<ObjectRef> = cx.state.lock().objects.values().cloned().collect();
+            objects.iter().for_each(|o| withdraw_slots(cx, o, &slots));
+            found.lost.into_iter().for_each(|(slot, begun)| self.writes.settle(slot, begun));
+        }
+        found.others
+    }
+}
+
+/// Client pages of dead processes.
+fn dead(writers: &[Writer]) -> HashSet<usize> {
+    let mut fds: Vec<_> = writers.iter().map(|w| PollFd::new(&w.process, PollFlags::IN)).collect();
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    if fds.is_empty() || poll(&mut fds, Some(&now)).is_err() {
+        return HashSet::new();
+    }
+    let ended = fds.iter().zip(writers).filter(|(fd, _)| !fd.revents().is_empty());
+    ended.map(|(_, writer)| writer.page).collect()
+}
+
+/// Withdraws the pages of a write.
+fn withdraw(cx: &Context, span: Span) {
+    let Some(o) = cx.lookup_object(span.object) else { return };
+    let last = span.first.saturating_add(span.pages.saturating_sub(1));
+    if span.pages > 0 {
+        cx.state.lock().drop_pages(&o, span.first, last);
+    }
+    let end = last.saturating_add(1).saturating_mul(PAGE);
+    if span.is_whole || end > o.size() {
+        update_size(cx, &o);
+    }
+}
+
+/// The size after a write. Pages beyond a smaller one have been withdrawn with the write.
+fn update_size(cx: &Context, o: &Object) {
+    let Ok(st) = o.source().stat() else { return };
+    let size = st.st_size as u64;
+    if size < o.size() {
+        cx.state.lock().drop_pages(o, size / PAGE, u64::MAX);
+    }
+    o.slot().size.store(size, Ordering::Release);
+}
+
+/// Withdraws the pages of an object that lie in some slots.
+fn withdraw_slots(cx: &Context, o: &Object, slots: &HashSet<usize>) {
+    update_size(cx, o);
+    let groups = o.size().div_ceil(PAGE * GROUP_PAGES);
+    let mut state = cx.state.lock();
+    if slots.contains(&slot_of_file(o.id())) || groups > GROUPS_MAX {
+        return state.drop_pages(o, 0, u64::MAX);
+    }
+    for first in (0..groups).map(|group| group * GROUP_PAGES) {
+        if slots.contains(&slot_of_page(o.id(), first)) {
+            state.drop_pages(o, first, first + GROUP_PAGES - 1);
+        }
+    }
+}
