@@ -12,7 +12,7 @@
 //! Requests that other processes rely on (MAPPED), and slow ones (FLUSH), use a separate connection. These
 //! requests work after the preload path has closed for this process.
 
-use crate::exchange::{HELLO_FDS, exchange};
+use crate::exchange::{HELLO_FDS, REQUIRED_FDS, exchange, is_hung_up, tell};
 use crate::local::local;
 use crate::sys::{self, Identity};
 use crate::{directory, helper, quiet, rings, table};
@@ -24,6 +24,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use terrace_shm::layout::{LAYOUT_VERSION, NO_LEASES};
 use terrace_shm::proto::{self, Hint, Reply, Request};
 use terrace_shm::ring::Ring;
+use terrace_shm::writes::{CLIENTS_MAX, ClientPage, Writes};
 use terrace_shm::{Segment, TouchTable, scratch};
 
 /// Shortest time between two wake-ups of the daemon.
@@ -46,9 +47,16 @@ pub(crate) struct Attachment {
     pub(crate) segment: Segment,
     pub(crate) touches: TouchTable,
     identity: Identity,
+    /// Where writes are announced: the counts, with the identity of the clients' file.
+    writes: Option<(Writes, Identity)>,
 }
 
 impl Attachment {
+    /// The counts of announced writes. None: no writes are announced.
+    #[inline]
+    pub(crate) fn writes(&self) -> Option<&Writes> {
+        self.writes.as_ref().map(|(writes, _)| writes)
+    }
     /// Whether the lease holder is alive. Always true with a mount.
     #[inline]
     pub(crate) fn has_lease_holder(&self) -> bool {
@@ -63,6 +71,8 @@ struct Volatile {
     lock: AtomicU64,
     /// Index of the ring in use + 1.
     ring: AtomicU32,
+    /// Number of the client page for announced writes + 1; 0: none.
+    writes_page: AtomicU32,
     last_try_ms: AtomicU64,
     last_check_ms: AtomicU64,
     /// 1: [`INHERITED`] and [`rings`] are this process's own, not its parent's.
@@ -129,11 +139,22 @@ pub(crate) fn told_dev() -> Option<u64> {
     speaks_of().filter(|_| !directory::is_leased())
 }
 
+/// st_dev of the files, if writes to them are announced. It stays after the preload path has closed.
+#[inline]
+pub(crate) fn announced_dev() -> Option<u64> {
+    if directory::announces_writes() { speaks_of() } else { None }
+}
+
 /// st_dev of the files, if requests to the daemon are allowed.
 #[inline]
 fn speaks_of() -> Option<u64> {
     let dev = DEV.load(Ordering::Acquire);
     (dev != 0 && !quiet::is_silent()).then_some(dev)
+}
+
+/// Whether requests to the daemon are allowed.
+pub(crate) fn may_ask() -> bool {
+    speaks_of().is_some()
 }
 
 /// st_dev of the mount, if the preload path is open.
@@ -143,10 +164,9 @@ pub(crate) fn mount_dev() -> Option<u64> {
     (dev != 0 && !OFF.load(Ordering::Relaxed)).then_some(dev)
 }
 
-/// Closes the preload path for this process, after a bug of the library or a call that hides descriptors. The
-/// process is no client any more, so the kernel caches the files that it opens from here on.
+/// Closes the preload path for this process.
 #[cold]
-pub(crate) fn turn_off() {
+pub(crate) fn close() {
     if DEV.load(Ordering::Relaxed) != 0 {
         OFF.store(true, Ordering::SeqCst);
         table::forget_range(0, u32::MAX);
@@ -156,31 +176,6 @@ pub(crate) fn turn_off() {
             hang_up(held.0);
         }
     }
-}
-
-/// A filter of system calls comes into force. It may kill the program at a call of the library, so these end.
-/// Mappings can no longer be announced, so all mappable files are announced now. A process that is no client
-/// opens files from here on.
-#[cold]
-pub(crate) fn fall_silent() {
-    if speaks_of().is_none() {
-        return quiet::be_silent();
-    }
-    if world().is_some() && told_dev().is_some() {
-        (0..table::FDS_MAX as c_int).filter(|&fd| is_mappable(fd)).for_each(|fd| {
-            mapped(fd);
-        });
-    }
-    turn_off();
-    quiet::be_silent();
-}
-
-/// True if a writable shared mapping of this descriptor is possible.
-pub(crate) fn is_mappable(fd: c_int) -> bool {
-    let mode = sys::fcntl(fd, libc::F_GETFL, 0) as c_int;
-    mode >= 0
-        && mode & libc::O_ACCMODE == libc::O_RDWR
-        && sys::identity(fd).is_some_and(|(id, kind)| Some(id.dev) == told_dev() && kind == libc::S_IFREG)
 }
 
 /// The segment, if this process or an ancestor ever registered.
@@ -239,6 +234,19 @@ pub(crate) fn ring() -> Option<&'static Ring> {
 #[inline]
 pub(crate) fn hold_ring() -> Option<rings::PinnedRing> {
     ring_number().and_then(rings::hold)
+}
+
+/// The counts of announced writes, if this process or an ancestor ever registered.
+#[inline]
+pub(crate) fn writes() -> Option<&'static Writes> {
+    world()?.writes()
+}
+
+/// This process's page for announced writes. None: not registered (yet), or the daemon has no free page.
+#[inline]
+pub(crate) fn writes_page() -> Option<&'static ClientPage> {
+    let number = known()?.writes_page.load(Ordering::Acquire).checked_sub(1)?;
+    Some(writes()?.client(number as usize))
 }
 
 /// The lock of a connection, freed on drop.
@@ -329,6 +337,12 @@ pub(crate) fn mapped(fd: c_int) -> bool {
     }
 }
 
+/// Leaves the file of `fd` to the kernel for the rest of the run: its writes cannot be announced. False: no
+/// answer, or a refusal.
+pub(crate) fn give_up(fd: c_int) -> bool {
+    insist(proto::GIVE_UP, Some(fd)).is_ok_and(|reply| reply.errno == 0)
+}
+
 /// Requests that the daemon write everything back. Returns zero or an errno.
 pub(crate) fn flush() -> c_int {
     insist(proto::FLUSH, None).map_or(libc::EIO, |reply| reply.errno as c_int)
@@ -409,13 +423,6 @@ pub(crate) fn hint(hint: &Hint) {
     }
 }
 
-/// Sends a message without an answer, and does not wait.
-fn tell(fd: c_int, bytes: &[u8]) {
-    let flags = (libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) as usize;
-    // SAFETY: reads the message, which outlives the call.
-    unsafe { sys::raw(libc::SYS_sendto, [fd as usize, bytes.as_ptr() as usize, bytes.len(), flags, 0, 0]) };
-}
-
 /// Called when no slot of the ring is free; acts at most once a second. If the daemon has hung up, or if
 /// threads that never returned hold every slot, this process registers again.
 pub(crate) fn check_ring(leaked: bool) {
@@ -435,16 +442,6 @@ pub(crate) fn check_ring(leaked: bool) {
 fn hang_up(v: &Volatile) {
     v.socket.discard();
     INHERITED.clear();
-}
-
-fn is_hung_up(socket: c_int) -> bool {
-    let mut byte = 0_u8;
-    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-    // SAFETY: one byte of this frame.
-    let n = unsafe {
-        sys::raw(libc::SYS_recvfrom, [socket as usize, &raw mut byte as usize, 1, flags as usize, 0, 0])
-    };
-    n != -(libc::EAGAIN as isize)
 }
 
 pub(crate) fn forked() {
@@ -498,15 +495,12 @@ fn connect(held: &Held) -> Option<c_int> {
     for fd in fds.into_iter().filter(|&fd| fd >= 0) {
         sys::close(fd);
     }
-    let Some(socket) = socket else {
-        v.last_try_ms.store(sys::now_ms().max(1), Ordering::Relaxed);
-        return None;
-    };
     if done.is_none() {
         v.last_try_ms.store(sys::now_ms().max(1), Ordering::Relaxed);
-        helper::lower(socket);
+        socket.into_iter().for_each(helper::lower);
         return None;
     }
+    let socket = socket?;
     v.socket.set(socket);
     INHERITED.set(socket);
     Some(socket.fd)
@@ -533,32 +527,48 @@ fn dial() -> Result<c_int, c_int> {
 
 /// Maps the memory received with HELLO's answer. The caller closes the descriptors.
 fn welcome(v: &'static Volatile, reply: &Reply, fds: &mut [c_int; HELLO_FDS]) -> Option<()> {
-    if reply.errno != 0 || Some(reply.mount_dev) != mount_dev() || fds.contains(&-1) {
+    // Where writes are announced, no read is served without their counts.
+    let expected = if directory::announces_writes() { HELLO_FDS } else { REQUIRED_FDS };
+    let refused = reply.errno != 0 || Some(reply.mount_dev) != mount_dev();
+    if refused || fds[..expected].contains(&-1) {
         return None;
     }
     let (segment, _) = sys::identity(fds[0])?;
+    let writes = match directory::announces_writes() {
+        true if reply.object > CLIENTS_MAX as u64 => return None,
+        true => Some(sys::identity(fds[3])?.0),
+        false => None,
+    };
     match world() {
-        None => attach(segment, fds)?,
-        Some(w) if w.identity == segment => {}
+        None => attach(segment, writes, fds)?,
+        Some(w) if w.identity == segment && w.writes.as_ref().map(|&(_, of)| of) == writes => {}
         // Another instance has the known device number: the table describes the old one.
         Some(_) => {
-            turn_off();
+            close();
             return None;
         }
     }
     // SAFETY: received descriptors, which the caller closes later.
     let ring = rings::take(unsafe { BorrowedFd::borrow_raw(fds[2]) }, reply.ring_slots as usize)?;
+    if writes.is_some() {
+        v.writes_page.store(reply.object as u32, Ordering::Release);
+    }
     v.ring.store(ring as u32 + 1, Ordering::Release);
     Some(())
 }
 
-fn attach(identity: Identity, fds: &[c_int; HELLO_FDS]) -> Option<()> {
+fn attach(identity: Identity, writes: Option<Identity>, fds: &[c_int; HELLO_FDS]) -> Option<()> {
     // SAFETY: received descriptors, which the caller closes later.
-    let (segment, touches) = unsafe { (BorrowedFd::borrow_raw(fds[0]), BorrowedFd::borrow_raw(fds[1])) };
+    let borrowed = |i: usize| unsafe { BorrowedFd::borrow_raw(fds[i]) };
+    let (segment, touches) = (borrowed(0), borrowed(1));
     let segment = Segment::attach(segment).ok()?;
     let touches = TouchTable::attach(touches, &segment.geometry()).ok()?;
+    let writes = match writes {
+        Some(of) => Some((Writes::attach(borrowed(3), borrowed(4)).ok()?, of)),
+        None => None,
+    };
     // SAFETY: the lock is held and nothing is published yet, so no other thread accesses the place.
-    let place = unsafe { (*WORLD_PLACE.0.get()).write(Attachment { segment, touches, identity }) };
+    let place = unsafe { (*WORLD_PLACE.0.get()).write(Attachment { segment, touches, identity, writes }) };
     WORLD.store(place, Ordering::Release);
     Some(())
 }

@@ -2,7 +2,7 @@
 
 use crate::sys;
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 const TEXT_MAX: usize = 16 << 10;
 
@@ -14,6 +14,7 @@ unsafe impl Sync for Text {}
 /// their environment.
 static TEXT: Text = Text(UnsafeCell::new([0; TEXT_MAX]));
 static LEN: AtomicUsize = AtomicUsize::new(0);
+static ANNOUNCES_WRITES: AtomicBool = AtomicBool::new(false);
 
 /// Reads the environment. Called once, from .init_array.
 pub(crate) fn configure() {
@@ -23,6 +24,14 @@ pub(crate) fn configure() {
     // SAFETY: not read before LEN publishes it.
     unsafe { (&mut *TEXT.0.get())[..told.len()].copy_from_slice(told) };
     LEN.store(told.len(), Ordering::Release);
+    let announces = !told.is_empty() && sys::variable(c"TERRACE_WRITES") == Some(b"1");
+    ANNOUNCES_WRITES.store(announces, Ordering::Release);
+}
+
+/// Whether the directory's files are served while programs write them: each write is announced.
+#[inline]
+pub(crate) fn announces_writes() -> bool {
+    ANNOUNCES_WRITES.load(Ordering::Relaxed)
 }
 
 /// Whether a directory is served by leases, without a mount.

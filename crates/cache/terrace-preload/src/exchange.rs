@@ -5,8 +5,11 @@ use std::ffi::{c_int, c_void};
 use terrace_shm::layout::LAYOUT_VERSION;
 use terrace_shm::proto::{Reply, Request};
 
-/// Descriptors that come with HELLO's answer: segment, touch table, ring. No answer has more.
-pub(crate) const HELLO_FDS: usize = 3;
+/// Descriptors that come with HELLO's answer: segment, touch table, ring; where writes are announced, also the
+/// clients' and the daemon's file of writes. No answer has more.
+pub(crate) const HELLO_FDS: usize = 5;
+/// The first of them, which each HELLO's answer has.
+pub(crate) const REQUIRED_FDS: usize = 3;
 
 /// Buffer for a control message of up to `HELLO_FDS` descriptors, aligned for the kernel.
 #[repr(C, align(8))]
@@ -83,4 +86,22 @@ fn receive(s: c_int, fds: &mut [c_int; HELLO_FDS]) -> Option<Reply> {
         }
     }
     Reply::from_bytes(&bytes[..n as usize])
+}
+
+/// Sends a message without an answer, and does not wait.
+pub(crate) fn tell(fd: c_int, bytes: &[u8]) {
+    let flags = (libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) as usize;
+    // SAFETY: reads the message, which outlives the call.
+    unsafe { sys::raw(libc::SYS_sendto, [fd as usize, bytes.as_ptr() as usize, bytes.len(), flags, 0, 0]) };
+}
+
+/// Whether the other end has closed the connection, or has sent an answer without a request.
+pub(crate) fn is_hung_up(socket: c_int) -> bool {
+    let mut byte = 0_u8;
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    // SAFETY: one byte of this frame.
+    let n = unsafe {
+        sys::raw(libc::SYS_recvfrom, [socket as usize, &raw mut byte as usize, 1, flags as usize, 0, 0])
+    };
+    n != -(libc::EAGAIN as isize)
 }

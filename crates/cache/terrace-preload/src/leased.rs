@@ -86,13 +86,13 @@ pub(crate) fn consider(fd: c_int, at: Option<u64>, n: usize) {
     match local.streak(fd, at, n) {
         0 if table::order(fd) == Order::Random || table::note_jump(fd) >= JUMPS_MIN => begin(fd),
         // The position costs a system call, so a sequential reader is no longer a candidate.
-        STREAK_MAX.. if by_position => table::forget(fd),
+        STREAK_MAX.. if by_position => table::dismiss(fd),
         _ => {}
     }
 }
 
 /// Whether the file of a descriptor lies in the directory. None: no buffer for its path is free.
-fn lies_inside(fd: c_int) -> Option<bool> {
+pub(crate) fn lies_inside(fd: c_int) -> Option<bool> {
     let mut scratch = Scratch::take()?;
     let (_, path) = scratch.pages();
     Some(sys::path_of(fd, path).is_some_and(directory::is_served))
@@ -102,7 +102,7 @@ fn lies_inside(fd: c_int) -> Option<bool> {
 fn begin(fd: c_int) {
     match lies_inside(fd) {
         Some(true) => {}
-        Some(false) => return table::forget(fd),
+        Some(false) => return table::dismiss(fd),
         None => return table::reconsider(fd),
     }
     let object = table::object(fd);
@@ -122,7 +122,7 @@ fn begin(fd: c_int) {
             Some(0 | libc::EBUSY) => find(),
             None | Some(libc::EAGAIN) => None,
             // Refused, as another user's file, for example: not requested again.
-            Some(_) => return table::forget(fd),
+            Some(_) => return table::dismiss(fd),
         },
     };
     match found {

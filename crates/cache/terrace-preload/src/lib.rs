@@ -8,8 +8,10 @@
 //! | [`read`], [`miss`], [`buffer`] | hits; misses read by the library; invalid buffers |
 //! | [`device`], [`run`] | targets of the device tiers; the pages of one direct read |
 //! | [`leased`], [`directory`] | reads without a mount |
+//! | [`guarded`], [`writers`], [`lasting`] | announced writes; their descriptors; writes that the library does not see |
 //! | [`uring`] | reads by rings of liburing |
 //! | [`file`], [`fill`] | an open file during a read; page fills and requests for the daemon |
+//! | [`closing`] | the end of the preload path in a process |
 //! | [`connection`], [`exchange`], [`rings`], [`source`], [`helper`] | the daemon, and memory and descriptors from it |
 //! | [`next`], [`symbols`], [`sys`], [`local`] | real functions, system calls, thread-local state |
 //! | [`quiet`] | filters of system calls |
@@ -24,14 +26,17 @@
 compile_error!("the preload path knows the system calls and the calling convention of Linux on x86-64 only");
 
 mod buffer;
+mod closing;
 mod connection;
 mod device;
 mod directory;
 mod exchange;
 mod file;
 mod fill;
+mod guarded;
 mod helper;
 mod hooks;
+mod lasting;
 mod leased;
 mod local;
 mod miss;
@@ -46,6 +51,7 @@ mod sys;
 mod table;
 mod unwind;
 mod uring;
+mod writers;
 
 /// Until this has run, every hook is the kernel's call and nothing else.
 extern "C" fn start() {
@@ -62,6 +68,7 @@ extern "C" fn start() {
         directory::configure();
         if connection::mount_dev().is_some() {
             hooks::watch_forks();
+            writers::find_all();
         }
         *errno = before;
     }

@@ -6,8 +6,8 @@
 
 use crate::{symbols, sys};
 use libc::{
-    FILE, c_int, c_uint, c_void, iovec, mmsghdr, mode_t, msghdr, off_t, pid_t, sigset_t, size_t, sockaddr,
-    socklen_t, ssize_t, timespec,
+    FILE, aiocb, c_int, c_long, c_uint, c_void, iovec, mmsghdr, mode_t, msghdr, off_t, pid_t, sigevent,
+    sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
 };
 use std::ffi::{CStr, c_char};
 use std::mem::transmute;
@@ -137,6 +137,32 @@ next! {
         = |fd, v, n, o, f| call!(SYS_preadv2, fd, v, n, o, 0, f);
     preadv64v2(fd: c_int, v: *const iovec, n: c_int, o: off_t, f: c_int) -> ssize_t
         = |fd, v, n, o, f| call!(SYS_preadv2, fd, v, n, o, 0, f);
+    write(fd: c_int, b: *const c_void, n: size_t) -> ssize_t = |fd, b, n| call!(SYS_write, fd, b, n);
+    __write(fd: c_int, b: *const c_void, n: size_t) -> ssize_t = |fd, b, n| call!(SYS_write, fd, b, n);
+    writev(fd: c_int, v: *const iovec, n: c_int) -> ssize_t = |fd, v, n| call!(SYS_writev, fd, v, n);
+    pwrite(fd: c_int, b: *const c_void, n: size_t, o: off_t) -> ssize_t = |fd, b, n, o| call!(SYS_pwrite64, fd, b, n, o);
+    pwrite64(fd: c_int, b: *const c_void, n: size_t, o: off_t) -> ssize_t = |fd, b, n, o| call!(SYS_pwrite64, fd, b, n, o);
+    __pwrite64(fd: c_int, b: *const c_void, n: size_t, o: off_t) -> ssize_t = |fd, b, n, o| call!(SYS_pwrite64, fd, b, n, o);
+    pwritev(fd: c_int, v: *const iovec, n: c_int, o: off_t) -> ssize_t = |fd, v, n, o| call!(SYS_pwritev, fd, v, n, o);
+    pwritev64(fd: c_int, v: *const iovec, n: c_int, o: off_t) -> ssize_t = |fd, v, n, o| call!(SYS_pwritev, fd, v, n, o);
+    pwritev2(fd: c_int, v: *const iovec, n: c_int, o: off_t, f: c_int) -> ssize_t
+        = |fd, v, n, o, f| call!(SYS_pwritev2, fd, v, n, o, 0, f);
+    pwritev64v2(fd: c_int, v: *const iovec, n: c_int, o: off_t, f: c_int) -> ssize_t
+        = |fd, v, n, o, f| call!(SYS_pwritev2, fd, v, n, o, 0, f);
+    ftruncate(fd: c_int, n: off_t) -> c_int = |fd, n| call!(SYS_ftruncate, fd, n) as c_int;
+    ftruncate64(fd: c_int, n: off_t) -> c_int = |fd, n| call!(SYS_ftruncate, fd, n) as c_int;
+    fallocate(fd: c_int, m: c_int, o: off_t, n: off_t) -> c_int = |fd, m, o, n| call!(SYS_fallocate, fd, m, o, n) as c_int;
+    fallocate64(fd: c_int, m: c_int, o: off_t, n: off_t) -> c_int = |fd, m, o, n| call!(SYS_fallocate, fd, m, o, n) as c_int;
+    posix_fallocate(fd: c_int, o: off_t, n: off_t) -> c_int = early_fallocate;
+    posix_fallocate64(fd: c_int, o: off_t, n: off_t) -> c_int = early_fallocate;
+    sendfile(to: c_int, from: c_int, o: *mut off_t, n: size_t) -> ssize_t = |to, from, o, n| call!(SYS_sendfile, to, from, o, n);
+    sendfile64(to: c_int, from: c_int, o: *mut off_t, n: size_t) -> ssize_t = |to, from, o, n| call!(SYS_sendfile, to, from, o, n);
+    splice(from: c_int, a: *mut off_t, to: c_int, b: *mut off_t, n: size_t, f: c_uint) -> ssize_t
+        = |from, a, to, b, n, f| call!(SYS_splice, from, a, to, b, n, f);
+    copy_file_range(from: c_int, a: *mut off_t, to: c_int, b: *mut off_t, n: size_t, f: c_uint) -> ssize_t
+        = |from, a, to, b, n, f| call!(SYS_copy_file_range, from, a, to, b, n, f);
+    sendmsg(s: c_int, m: *const msghdr, f: c_int) -> ssize_t = |s, m, f| call!(SYS_sendmsg, s, m, f);
+    sendmmsg(s: c_int, v: *mut mmsghdr, n: c_uint, f: c_int) -> c_int = |s, v, n, f| call!(SYS_sendmmsg, s, v, n, f) as c_int;
     __read_chk(fd: c_int, b: *mut c_void, n: size_t, max: size_t) -> ssize_t
         = |fd, b, n: size_t, max| call!(SYS_read, fd, b, n.min(max));
     __pread_chk(fd: c_int, b: *mut c_void, n: size_t, o: off_t, max: size_t) -> ssize_t
@@ -190,6 +216,11 @@ library! {
     fdopen(fd: c_int, m: *const c_char) -> *mut FILE = std::ptr::null_mut();
     fopen(p: *const c_char, m: *const c_char) -> *mut FILE = std::ptr::null_mut();
     fopen64(p: *const c_char, m: *const c_char) -> *mut FILE = std::ptr::null_mut();
+    io_submit(c: *mut c_void, n: c_long, v: *mut *mut c_void) -> c_int = -libc::ENOSYS;
+    aio_write(r: *mut aiocb) -> c_int = no_aio();
+    aio_write64(r: *mut aiocb) -> c_int = no_aio();
+    lio_listio(m: c_int, v: *const *mut aiocb, n: c_int, e: *mut sigevent) -> c_int = no_aio();
+    lio_listio64(m: c_int, v: *const *mut aiocb, n: c_int, e: *mut sigevent) -> c_int = no_aio();
     pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int = libc::ENOSYS;
     freopen(p: *const c_char, m: *const c_char, s: *mut FILE) -> *mut FILE = std::ptr::null_mut();
     freopen64(p: *const c_char, m: *const c_char, s: *mut FILE) -> *mut FILE = std::ptr::null_mut();
@@ -219,6 +250,16 @@ fn early_fadvise(fd: c_int, o: off_t, n: off_t, a: c_int) -> c_int {
     // SAFETY: touches no memory.
     -unsafe { sys::raw(libc::SYS_fadvise64, [fd as usize, o as usize, n as usize, a as usize, 0, 0]) }
         as c_int
+}
+
+/// posix_fallocate returns the error, too.
+fn early_fallocate(fd: c_int, o: off_t, n: off_t) -> c_int {
+    // SAFETY: touches no memory.
+    -unsafe { sys::raw(libc::SYS_fallocate, [fd as usize, 0, o as usize, n as usize, 0, 0]) } as c_int
+}
+
+fn no_aio() -> c_int {
+    sys::libc_ret(-(libc::ENOSYS as isize)) as c_int
 }
 
 /// dup2 by dup3, for kernels without dup2.

@@ -135,7 +135,7 @@ fn plausible(buf: *const u8, n: usize) -> bool {
 ///
 /// # Safety
 /// `v` is the program's array of `n` vectors.
-unsafe fn vectors<'a>(v: *const iovec, n: c_int) -> Option<(&'a [iovec], usize)> {
+pub(crate) unsafe fn vectors<'a>(v: *const iovec, n: c_int) -> Option<(&'a [iovec], usize)> {
     if n <= 0 || n > VECTORS_MAX {
         return None;
     }

@@ -1,9 +1,10 @@
 //! The table of descriptors: a state word, an object and a position for each.
 //!
 //! ```text
-//!  63         62     61     60        59..58  57..56  55..48  47..32       31..0
-//! | classified|shared|helper|candidate|  -    | order | jumps | source + 1 | object slot |
+//!  63         62     61     60        59     58     57..56  55..48  47..32       31..0
+//! | classified|shared|helper|candidate|writer|append| order | jumps | source + 1 | object slot |
 //! ```
+//! Writes of a writer are announced ([`crate::guarded`]). A writer may also be classified, or a candidate.
 //! With a mount, the thread that opens a descriptor classifies it before the program gets the number. A race
 //! is possible only for a program that guesses numbers. Without a mount, a read classifies a candidate. The
 //! entry is cleared before the descriptor is closed.
@@ -19,6 +20,12 @@ const CLASSIFIED: u64 = 1 << 63;
 const SHARED: u64 = 1 << 62;
 const HELPER: u64 = 1 << 61;
 const CANDIDATE: u64 = 1 << 60;
+const WRITER: u64 = 1 << 59;
+const APPEND: u64 = 1 << 58;
+/// Bits that do not depend on how the descriptor is read.
+const WRITES: u64 = WRITER | APPEND;
+/// A descriptor with one of these has an object.
+const KNOWN: u64 = CLASSIFIED | CANDIDATE | WRITER;
 const JUMPS_SHIFT: u32 = 48;
 const JUMPS_MASK: u64 = 0xff << JUMPS_SHIFT;
 const ORDER_SHIFT: u32 = 56;
@@ -87,6 +94,25 @@ impl Class {
     }
 }
 
+/// A descriptor whose writes are announced.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Writer {
+    /// Inode of the file.
+    pub(crate) object: u64,
+    word: u64,
+}
+
+impl Writer {
+    /// Writes go to the end of the file (O_APPEND).
+    pub(crate) fn appends(self) -> bool {
+        self.word & APPEND != 0
+    }
+    /// Others may move the position, or change O_APPEND.
+    pub(crate) fn shared(self) -> bool {
+        self.word & SHARED != 0
+    }
+}
+
 #[inline]
 fn entry(fd: c_int) -> Option<&'static Fd> {
     TABLE.get(fd as u32 as usize)
@@ -104,9 +130,39 @@ pub(crate) fn classify(fd: c_int, object: u64, slot: u32) {
     enter(fd, CLASSIFIED | u64::from(slot), object);
 }
 
-/// Enters a descriptor that is classified once its reads jump (`leased.rs`).
+/// Enters a descriptor that is classified once its reads jump (`leased.rs`). It may be a writer's.
 pub(crate) fn mark(fd: c_int, object: u64) {
-    enter(fd, CANDIDATE, object);
+    let kept = entry(fd).map_or(0, |e| e.word.load(Ordering::Relaxed) & (WRITES | SHARED));
+    enter(fd, CANDIDATE | kept, object);
+}
+
+/// Enters a writer. `shared`: other processes have its position. False: the table has no place for it.
+pub(crate) fn mark_writer(fd: c_int, object: u64, appends: bool, shared: bool) -> bool {
+    let bits = if appends { APPEND } else { 0 } | if shared { SHARED } else { 0 };
+    enter(fd, WRITER | bits, object);
+    has_place(fd)
+}
+
+/// The mark of a writer.
+#[inline]
+pub(crate) fn writer(fd: c_int) -> Option<Writer> {
+    let e = entry(fd)?;
+    let word = e.word.load(Ordering::Acquire);
+    (word & WRITER != 0).then(|| Writer { object: e.object.load(Ordering::Relaxed), word })
+}
+
+/// All writers.
+pub(crate) fn writers() -> impl Iterator<Item = (c_int, Writer)> {
+    entered(0, u32::MAX).filter_map(|fd| Some((fd, writer(fd)?)))
+}
+
+/// Records a change of O_APPEND.
+pub(crate) fn note_append(fd: c_int, appends: bool) {
+    if let Some(e) = entry(fd) {
+        let _ = e.word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |word| {
+            (word & WRITER != 0).then_some(if appends { word | APPEND } else { word & !APPEND })
+        });
+    }
 }
 
 /// Whether the descriptor is such a candidate.
@@ -136,14 +192,15 @@ pub(crate) fn note_jump(fd: c_int) -> u64 {
 pub(crate) fn promote(fd: c_int, slot: u32) {
     let Some(e) = entry(fd) else { return };
     let _ = e.word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |word| {
-        (word & CANDIDATE != 0).then_some(CLASSIFIED | word & (SHARED | ORDER_MASK) | u64::from(slot))
+        (word & CANDIDATE != 0)
+            .then_some(CLASSIFIED | word & (SHARED | ORDER_MASK | WRITES) | u64::from(slot))
     });
 }
 
 /// The file of a classified descriptor is no longer served: the descriptor becomes a candidate again.
 pub(crate) fn demote(fd: c_int, class: Class) {
     if let Some(e) = entry(fd) {
-        let word = CANDIDATE | class.0 & (SHARED | ORDER_MASK);
+        let word = CANDIDATE | class.0 & (SHARED | ORDER_MASK | WRITES);
         let _ = e.word.compare_exchange(class.0, word, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
@@ -170,13 +227,14 @@ fn enter(fd: c_int, word: u64, object: u64) {
     set(fd, word, object, UNKNOWN);
 }
 
+/// Standard input, output and error are replaced inside libc (daemon, forkpty, system), where hooks do not
+/// see it.
+pub(crate) fn has_place(fd: c_int) -> bool {
+    fd >= 3 && entry(fd).is_some()
+}
+
 fn set(fd: c_int, word: u64, object: u64, position: u64) {
-    // Standard input, output and error are replaced inside libc (daemon, forkpty, system), where hooks do not
-    // see it.
-    if fd < 3 {
-        return;
-    }
-    if let Some(e) = entry(fd) {
+    if let Some(e) = entry(fd).filter(|_| has_place(fd)) {
         e.object.store(object, Ordering::Relaxed);
         e.position.store(position, Ordering::Relaxed);
         e.word.store(word, Ordering::Release);
@@ -191,6 +249,15 @@ pub(crate) fn forget(fd: c_int) {
     }
 }
 
+/// The descriptor's reads use the kernel from here on. Its writes are announced as before.
+pub(crate) fn dismiss(fd: c_int) {
+    if let Some(e) = entry(fd) {
+        let _ = e.word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |word| {
+            Some(if word & WRITER != 0 { word & (WRITES | SHARED) } else { 0 })
+        });
+    }
+}
+
 /// `new` is now a duplicate of `old`: same object, one position for both.
 pub(crate) fn duplicate(old: c_int, new: c_int) {
     if old == new {
@@ -199,15 +266,15 @@ pub(crate) fn duplicate(old: c_int, new: c_int) {
     forget(new);
     if let Some(e) = entry(old).filter(|e| is_known(e)) {
         let word = e.word.fetch_or(SHARED, Ordering::AcqRel) | SHARED;
-        if word & (CLASSIFIED | CANDIDATE) != 0 {
+        if word & KNOWN != 0 {
             enter(new, word, e.object.load(Ordering::Relaxed));
         }
     }
 }
 
-/// Whether it is classified or a candidate.
+/// Whether it is classified, a candidate or a writer.
 fn is_known(e: &Fd) -> bool {
-    e.word.load(Ordering::Acquire) & (CLASSIFIED | CANDIDATE) != 0
+    e.word.load(Ordering::Acquire) & KNOWN != 0
 }
 
 /// True for numbers of the library's descriptors.
@@ -267,7 +334,7 @@ pub(crate) fn note_order(fd: c_int, order: Order) {
     }
 }
 
-/// The object of a classified descriptor, or of a candidate.
+/// The object of a classified descriptor, of a candidate or of a writer.
 #[inline]
 pub(crate) fn object(fd: c_int) -> u64 {
     TABLE[fd as u32 as usize].object.load(Ordering::Relaxed)
@@ -278,4 +345,64 @@ pub(crate) fn object(fd: c_int) -> u64 {
 pub(crate) fn position(fd: c_int) -> &'static AtomicU64 {
     // Called for classified descriptors only, which are inside the table.
     &TABLE[fd as u32 as usize].position
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(fd: c_int) -> (bool, bool, Option<(u64, bool, bool)>) {
+        let writer = writer(fd).map(|w| (w.object, w.appends(), w.shared()));
+        (get(fd).is_some(), is_candidate(fd), writer)
+    }
+
+    #[test]
+    fn a_writer_may_be_read_in_any_way() {
+        const FD: c_int = 1000;
+        let writer = Some((7, true, false));
+        assert!(mark_writer(FD, 7, true, false));
+        assert_eq!(state(FD), (false, false, writer));
+        mark(FD, 7);
+        assert_eq!(state(FD), (false, true, writer));
+        note_jump(FD);
+        note_order(FD, Order::Random);
+        promote(FD, 3);
+        assert_eq!(state(FD), (true, false, writer));
+        note_source(FD, get(FD).unwrap(), 1);
+        assert_eq!((state(FD), get(FD).unwrap().slot()), ((true, false, writer), 3));
+        demote(FD, get(FD).unwrap());
+        assert_eq!(state(FD), (false, true, writer));
+        dismiss(FD);
+        assert_eq!(state(FD), (false, false, writer));
+        note_append(FD, false);
+        assert_eq!(state(FD), (false, false, Some((7, false, false))));
+        forget(FD);
+        assert_eq!(state(FD), (false, false, None));
+    }
+
+    #[test]
+    fn duplicates_of_a_writer_are_writers() {
+        const FD: c_int = 1010;
+        mark_writer(FD, 7, false, false);
+        duplicate(FD, FD + 1);
+        let shared = (false, false, Some((7, false, true)));
+        assert_eq!((state(FD), state(FD + 1)), (shared, shared));
+        dismiss(FD);
+        assert_eq!(state(FD), shared);
+    }
+
+    #[test]
+    fn descriptors_without_a_writer_are_dismissed_whole() {
+        const FD: c_int = 1020;
+        mark(FD, 7);
+        dismiss(FD);
+        note_append(FD, true);
+        assert_eq!(state(FD), (false, false, None));
+    }
+
+    #[test]
+    fn standard_output_has_no_place() {
+        assert!(!mark_writer(1, 7, false, false) && writer(1).is_none());
+        assert!(!mark_writer(FDS_MAX as c_int, 7, false, false));
+    }
 }

@@ -7,7 +7,7 @@
 
 use super::guard::guard;
 use crate::local::local;
-use crate::{connection, helper, next, sys, table};
+use crate::{closing, helper, lasting, next, sys, table, writers};
 use libc::{c_int, c_uint};
 
 /// False in a vfork child: the table is its parent's.
@@ -22,7 +22,14 @@ fn refuse(errno: c_int) -> c_int {
 /// A close. For a descriptor of the library it returns EBADF.
 #[inline]
 pub(super) fn close_by(fd: c_int, call: impl FnOnce() -> c_int) -> c_int {
-    if guard(|| mine() && !helper::may_close(fd)) {
+    let refused = guard(|| {
+        if !mine() {
+            return false;
+        }
+        lasting::close(fd);
+        !helper::may_close(fd)
+    });
+    if refused {
         return refuse(libc::EBADF);
     }
     call()
@@ -57,6 +64,12 @@ pub(super) fn dup_by(old: c_int, call: impl FnOnce() -> c_int) -> c_int {
 pub(super) fn dup_to_by(old: c_int, new: c_int, call: impl FnOnce() -> c_int) -> c_int {
     replaced(old, new);
     let ret = call();
+    match ret {
+        0.. if old != new => guard(|| mine().then(|| lasting::close(new))),
+        // `new` is still open.
+        ..0 => guard(|| mine().then(|| writers::find(new))),
+        _ => None,
+    };
     duplicated(old, ret);
     ret
 }
@@ -65,6 +78,7 @@ fn duplicated(old: c_int, new: c_int) {
     guard(|| {
         if new >= 0 && mine() {
             table::duplicate(old, new);
+            writers::duplicated(old, new);
         }
     });
 }
@@ -98,13 +112,22 @@ pub(super) unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int
 }
 
 fn before_fcntl(fd: c_int, op: c_int, arg: usize) {
-    // A descriptor that switches to direct I/O follows other rules.
-    if op == libc::F_SETFL && arg as c_int & libc::O_DIRECT != 0 {
-        guard(|| mine().then(|| table::forget(fd)));
+    if op != libc::F_SETFL {
+        return;
+    }
+    // Reads of a descriptor that switches to direct I/O follow other rules.
+    if arg as c_int & libc::O_DIRECT != 0 {
+        guard(|| mine().then(|| table::dismiss(fd)));
+    }
+    if arg as c_int & libc::O_APPEND != 0 {
+        guard(|| mine().then(|| table::note_append(fd, true)));
     }
 }
 
-fn after_fcntl(fd: c_int, op: c_int, ret: c_int) {
+fn after_fcntl(fd: c_int, op: c_int, arg: usize, ret: c_int) {
+    if op == libc::F_SETFL && ret == 0 && arg as c_int & libc::O_APPEND == 0 {
+        guard(|| mine().then(|| table::note_append(fd, false)));
+    }
     if matches!(op, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
         duplicated(fd, ret);
     }
@@ -114,7 +137,7 @@ fn after_fcntl(fd: c_int, op: c_int, ret: c_int) {
 pub(super) fn fcntl_by(fd: c_int, op: c_int, arg: usize, call: impl FnOnce() -> c_int) -> c_int {
     before_fcntl(fd, op, arg);
     let ret = call();
-    after_fcntl(fd, op, ret);
+    after_fcntl(fd, op, arg, ret);
     ret
 }
 
@@ -146,17 +169,26 @@ pub(super) fn close_range_by(
     flags: c_int,
     call: impl Fn(c_uint, c_uint) -> c_int,
 ) -> c_int {
+    const KNOWN: c_uint = libc::CLOSE_RANGE_UNSHARE | libc::CLOSE_RANGE_CLOEXEC;
     let whole = guard(|| {
+        if flags as c_uint & !KNOWN != 0 {
+            return true;
+        }
         if flags & libc::CLOSE_RANGE_UNSHARE as c_int != 0 {
             // From here on this thread has a table of descriptors of its own.
-            connection::turn_off();
+            closing::turn_off();
         }
         if !mine() || flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0 || first > last {
             return true;
         }
         is_free(first, last)
     });
-    if whole { call(first, last) } else { gaps(first, last, call) }
+    let ret = if whole { call(first, last) } else { gaps(first, last, call) };
+    if ret != 0 {
+        // The descriptors are still open.
+        guard(|| mine().then(writers::find_all));
+    }
+    ret
 }
 
 #[unsafe(no_mangle)]
@@ -174,6 +206,7 @@ pub(super) unsafe extern "C-unwind" fn closefrom(low: c_int) {
 /// Forgets a range that is closed. True if no descriptor of the library is in it.
 fn is_free(first: c_uint, last: c_uint) -> bool {
     table::forget_range(first, last);
+    lasting::close_range(first, last);
     helper::within(first, last).next().is_none()
 }
 

@@ -1,7 +1,7 @@
 //! The guard around every decision of a hook: a panic closes the preload path instead of ending the program.
 
 use crate::local::local;
-use crate::{connection, next, quiet};
+use crate::{closing, connection, next, quiet};
 use libc::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -26,7 +26,10 @@ pub(super) fn caught<T: Default>(decide: impl FnOnce() -> T) -> T {
         Err(panic) => {
             // A drop of the payload could panic again. It is small, and leaked once.
             std::mem::forget(panic);
-            connection::turn_off();
+            if let Err(panic) = catch_unwind(closing::turn_off) {
+                std::mem::forget(panic);
+                connection::close();
+            }
             T::default()
         }
     }

@@ -3,13 +3,18 @@
 
 use super::guard::guard;
 use crate::local::local;
-use crate::{next, table};
+use crate::{lasting, next, table, writers};
 use libc::{c_int, c_uint, mmsghdr, msghdr, sigset_t, sockaddr, socklen_t, ssize_t, timespec};
 use std::ffi::c_char;
 
 fn made(fd: c_int) -> c_int {
     if fd >= 0 {
-        guard(|| (!local().vforked()).then(|| table::forget(fd)));
+        guard(|| {
+            if !local().vforked() {
+                table::forget(fd);
+                lasting::close(fd);
+            }
+        });
     }
     fd
 }
@@ -38,7 +43,8 @@ unsafe fn received(m: &msghdr) {
                 let fds = libc::CMSG_DATA(at).cast::<c_int>();
                 let count = (head.cmsg_len - libc::CMSG_LEN(0) as usize) / size_of::<c_int>();
                 (0..count).for_each(|i| {
-                    made(fds.add(i).read_unaligned());
+                    let fd = made(fds.add(i).read_unaligned());
+                    guard(|| (!local().vforked()).then(|| writers::find(fd)));
                 });
             }
             at = libc::CMSG_NXTHDR(m, at);

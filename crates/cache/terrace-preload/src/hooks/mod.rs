@@ -15,6 +15,7 @@ mod process;
 mod read;
 mod stream;
 mod uring;
+mod write;
 mod write_back;
 
 pub(crate) use process::watch_forks;

@@ -3,7 +3,8 @@
 
 use super::guard::guard;
 use crate::local::local;
-use crate::{connection, directory, leased, next, sys, table};
+use crate::writers::Emptied;
+use crate::{connection, directory, lasting, leased, next, sys, table, writers};
 use libc::{c_char, c_int, mode_t};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,12 +13,19 @@ use terrace_shm::scratch::Scratch;
 /// Opens with descriptors that the library never reads: without content, not for reading, or not through a cache.
 const NOT_OURS: c_int = libc::O_PATH | libc::O_DIRECTORY | libc::O_DIRECT;
 
+/// Flags of creat.
+const CREAT: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
+
 /// Classifies a descriptor that an open has just made. Leaves errno alone: all calls are raw.
 fn opened(fd: c_int, flags: c_int) {
     if fd < 0 || local().vforked() {
         return;
     }
     table::forget(fd);
+    lasting::close(fd);
+    if directory::announces_writes() {
+        return writers::opened(fd, flags);
+    }
     let Some(dev) = connection::mount_dev() else { return };
     if directory::is_leased() {
         if flags & libc::O_ACCMODE == libc::O_RDONLY {
@@ -108,6 +116,19 @@ unsafe fn parent(dir: c_int, path: *const c_char) -> Option<sys::Identity> {
     unsafe { sys::identity_at(dir, name.as_ptr().cast(), 0) }.ok().map(|(id, ..)| id)
 }
 
+/// Announces that an open empties a file.
+///
+/// # Safety
+/// As [`opening`].
+#[inline]
+unsafe fn emptying(dir: c_int, path: *const c_char, flags: c_int) -> Emptied {
+    if !directory::announces_writes() {
+        return Emptied::default();
+    }
+    // SAFETY: the caller's promise.
+    guard(|| unsafe { writers::emptying(dir, path, flags) })
+}
+
 /// True for opens with descriptors that the library may read.
 fn is_ours(flags: c_int) -> bool {
     flags & NOT_OURS == 0 && matches!(flags & libc::O_ACCMODE, libc::O_RDONLY | libc::O_RDWR)
@@ -128,10 +149,14 @@ macro_rules! hook {
             // SAFETY: the program's own arguments.
             let fd = unsafe {
                 guard(|| opening($dir, $path, $flags));
+                let emptied = emptying($dir, $path, $flags);
                 let mut fd = next::$name($($arg),*);
                 let mut naps = 0;
                 while fd < 0 && guard(|| leased::waits_again($dir, $path, $flags, &mut naps)) {
                     fd = next::$name($($arg),*);
+                }
+                if directory::announces_writes() {
+                    guard(|| writers::emptied(emptied, fd, $flags));
                 }
                 fd
             };
@@ -147,8 +172,8 @@ hook!(__open(path: *const c_char, flags: c_int, mode: mode_t) at libc::AT_FDCWD,
 hook!(__open64(path: *const c_char, flags: c_int, mode: mode_t) at libc::AT_FDCWD, path, flags flags);
 hook!(openat(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) at dir, path, flags flags);
 hook!(openat64(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) at dir, path, flags flags);
-hook!(creat(path: *const c_char, mode: mode_t) at libc::AT_FDCWD, path, flags libc::O_WRONLY);
-hook!(creat64(path: *const c_char, mode: mode_t) at libc::AT_FDCWD, path, flags libc::O_WRONLY);
+hook!(creat(path: *const c_char, mode: mode_t) at libc::AT_FDCWD, path, flags CREAT);
+hook!(creat64(path: *const c_char, mode: mode_t) at libc::AT_FDCWD, path, flags CREAT);
 hook!(__open_2(path: *const c_char, flags: c_int) at libc::AT_FDCWD, path, flags flags);
 hook!(__open64_2(path: *const c_char, flags: c_int) at libc::AT_FDCWD, path, flags flags);
 hook!(__openat_2(dir: c_int, path: *const c_char, flags: c_int) at dir, path, flags flags);

@@ -10,7 +10,7 @@
 
 use super::guard::guard;
 use crate::local::local;
-use crate::{connection, next, table};
+use crate::{closing, connection, lasting, next, table};
 use libc::{c_int, c_long};
 
 /// Hooks every fork inside libc, also those of daemon() and forkpty(). Called once, from .init_array.
@@ -23,8 +23,13 @@ unsafe extern "C" fn before_fork() {
     guard(table::share_all);
 }
 
+fn forked() {
+    connection::forked();
+    lasting::forked();
+}
+
 unsafe extern "C" fn in_child() {
-    guard(connection::forked);
+    guard(forked);
 }
 
 /// A fork without handlers.
@@ -34,7 +39,7 @@ pub(super) unsafe extern "C-unwind" fn _Fork() -> c_int {
     // SAFETY: no arguments.
     let pid = unsafe { next::_Fork() };
     if pid == 0 {
-        guard(connection::forked);
+        guard(forked);
     }
     pid
 }
@@ -50,7 +55,7 @@ pub(super) unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
 fn cloning(flags: usize) {
     let (vm, files) = (flags & libc::CLONE_VM as usize != 0, flags & libc::CLONE_FILES as usize != 0);
     if vm != files {
-        connection::turn_off();
+        closing::turn_off();
     } else if !vm {
         table::share_all();
     }
@@ -74,7 +79,7 @@ unsafe extern "C-unwind" fn terrace_syscall(
     e: usize,
     f: usize,
 ) -> c_long {
-    use super::{close, locked, write_back};
+    use super::{close, locked, write, write_back};
     let (fd, args) = (a as c_int, [a, b, c, d, e, f]);
     // SAFETY: the program's own arguments, for the call that it made.
     let real = |args| crate::sys::libc_ret(unsafe { crate::sys::raw(n, args) });
@@ -92,6 +97,8 @@ unsafe extern "C-unwind" fn terrace_syscall(
             locked::lock_all_by(a as c_int, |flags| real([flags as usize, b, c, d, e, f]) as c_int)
         }
         // SAFETY: the program's own arguments.
+        _ if write::NUMBERS.contains(&n) => return unsafe { write::by_call(n, args) },
+        // SAFETY: the program's own arguments.
         libc::SYS_execve | libc::SYS_execveat => return unsafe { super::exec::by_call(n, args) },
         libc::SYS_mmap if d as c_int & libc::MAP_ANONYMOUS == 0 => {
             return write_back::map_by(d as c_int, e as c_int, f as libc::off_t, || real(args) as _)
@@ -101,7 +108,7 @@ unsafe extern "C-unwind" fn terrace_syscall(
             before_rare(n, args);
             let ret = real(args);
             if n == libc::SYS_fork && ret == 0 {
-                guard(connection::forked);
+                guard(forked);
             }
             return ret as c_long;
         }
@@ -115,23 +122,23 @@ fn before_rare(n: c_long, args: [usize; 6]) {
         libc::SYS_unshare => before_unshare(args[0] as c_int),
         libc::SYS_fork => table::share_all(),
         // A ring can close descriptors unseen.
-        libc::SYS_io_uring_setup => connection::turn_off(),
+        libc::SYS_io_uring_setup => closing::turn_off(),
         // Modes strict and filter. Without a filter it is a query.
-        libc::SYS_seccomp if args[0] == 0 || args[0] == 1 && args[2] != 0 => connection::fall_silent(),
+        libc::SYS_seccomp if args[0] == 0 || args[0] == 1 && args[2] != 0 => closing::fall_silent(),
         _ => {}
     });
 }
 
 fn before_prctl(op: c_int) {
     if op == libc::PR_SET_SECCOMP {
-        connection::fall_silent();
+        closing::fall_silent();
     }
 }
 
 fn before_unshare(flags: c_int) {
     // A vfork child already has a table of its own.
     if flags & libc::CLONE_FILES != 0 && !local().vforked() {
-        connection::turn_off();
+        closing::turn_off();
     }
 }
 
@@ -145,6 +152,7 @@ pub(super) unsafe extern "C-unwind" fn prctl(op: c_int, a: usize, b: usize, c: u
 mod stubs {
     //! Functions that a compiled frame would break: their callee returns twice, on another stack, or both.
 
+    use crate::hooks::write;
     use libc::{c_int, c_long};
     use std::arch::naked_asm;
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -248,6 +256,45 @@ mod stubs {
         naked_asm!("endbr64", "jmp {clone}", clone = sym clone)
     }
 
+    /// Numbers below this may be watched.
+    const NUMBERS: usize = 512;
+
+    /// The calls that [`super::terrace_syscall`] handles, one bit each.
+    static WATCHED: [u64; NUMBERS / 64] = {
+        let mut bits = [0; NUMBERS / 64];
+        let mut i = 0;
+        while i < OTHERS.len() {
+            bits[OTHERS[i] as usize / 64] |= 1 << (OTHERS[i] % 64);
+            i += 1;
+        }
+        i = 0;
+        while i < write::NUMBERS.len() {
+            bits[write::NUMBERS[i] as usize / 64] |= 1 << (write::NUMBERS[i] % 64);
+            i += 1;
+        }
+        bits
+    };
+
+    const OTHERS: [c_long; 17] = [
+        libc::SYS_close,
+        libc::SYS_mmap,
+        libc::SYS_dup,
+        libc::SYS_dup2,
+        libc::SYS_fork,
+        libc::SYS_execve,
+        libc::SYS_fcntl,
+        libc::SYS_mlockall,
+        libc::SYS_prctl,
+        libc::SYS_sync,
+        libc::SYS_unshare,
+        libc::SYS_dup3,
+        libc::SYS_syncfs,
+        libc::SYS_seccomp,
+        libc::SYS_execveat,
+        libc::SYS_io_uring_setup,
+        libc::SYS_close_range,
+    ];
+
     // syscall(n, ...): a few numbers go to terrace_syscall, fork-like ones are announced, all others are made
     // directly.
     #[unsafe(no_mangle)]
@@ -255,46 +302,17 @@ mod stubs {
     pub(super) unsafe extern "C" fn syscall() -> c_long {
         naked_asm!(
             "endbr64",
-            "cmp rdi, 3",
-            "je 3f",
-            "cmp rdi, 9",
-            "je 3f",
-            "cmp rdi, 32",
-            "je 3f",
-            "cmp rdi, 33",
-            "je 3f",
             "cmp rdi, 56",
             "je 4f",
-            "cmp rdi, 57",
-            "je 3f",
             "cmp rdi, 58",
             "je 4f",
-            "cmp rdi, 59",
-            "je 3f",
-            "cmp rdi, 72",
-            "je 3f",
-            "cmp rdi, 151",
-            "je 3f",
-            "cmp rdi, 157",
-            "je 3f",
-            "cmp rdi, 162",
-            "je 3f",
-            "cmp rdi, 272",
-            "je 3f",
-            "cmp rdi, 292",
-            "je 3f",
-            "cmp rdi, 306",
-            "je 3f",
-            "cmp rdi, 317",
-            "je 3f",
-            "cmp rdi, 322",
-            "je 3f",
-            "cmp rdi, 425",
-            "je 3f",
-            "cmp rdi, 436",
-            "je 3f",
             "cmp rdi, 435",
             "je 4f",
+            "cmp rdi, {numbers}",
+            "jae 2f",
+            "lea rax, [rip + {watched_numbers}]",
+            "bt qword ptr [rax], rdi",
+            "jc 3f",
             "2:",
             "mov rax, rdi",
             "mov rdi, rsi",
@@ -328,6 +346,8 @@ mod stubs {
             "jmp 2b",
             fail = sym failed,
             watched = sym super::terrace_syscall,
+            numbers = const NUMBERS,
+            watched_numbers = sym WATCHED,
             before = sym super::terrace_before_clone,
         )
     }

@@ -3,7 +3,7 @@
 
 use super::guard::guard;
 use crate::local::local;
-use crate::{connection, next, uring};
+use crate::{closing, connection, next, uring, writers};
 use libc::{c_int, c_uint, c_void};
 
 /// Tracks a new ring. A ring of unknown kind closes, opens and replaces descriptors unseen, so it closes the
@@ -17,7 +17,9 @@ unsafe fn made(ring: *const c_void, ret: c_int) {
         unsafe {
             let version = (next::io_uring_major_version(), next::io_uring_minor_version());
             if !uring::made(ring.cast(), ret, version) {
-                connection::turn_off();
+                closing::turn_off();
+            } else if ret >= 0 {
+                writers::hold_all();
             }
         }
     });
@@ -72,7 +74,7 @@ macro_rules! bare_hook {
     ($name:ident($($arg:ident: $t:ty),*) if $when:expr) => {
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($($arg: $t),*) -> c_int {
-            guard(|| ($when && !local().vforked()).then(connection::turn_off));
+            guard(|| ($when && !local().vforked()).then(closing::turn_off));
             // SAFETY: the program's own arguments.
             unsafe { next::$name($($arg),*) }
         }

@@ -1,8 +1,9 @@
 //! Hooks of mmap, sync and syncfs: the library announces shared mappings and syncs to the daemon.
 
 use super::guard::guard;
+use crate::lasting::{self, Until};
 use crate::local::local;
-use crate::{connection, next, sys};
+use crate::{closing, connection, directory, next, sys, writers};
 use libc::{c_int, c_void, off_t, size_t};
 
 /// Offset at which io_uring's submission entries are mapped.
@@ -15,16 +16,21 @@ const IORING_OFF_SQES: off_t = 0x1000_0000;
 /// Called also after the preload path has closed, for descriptors that the library did not see opened. Called
 /// for mappings for reading too, since they can become writable later.
 fn before_shared_map(fd: c_int, offset: off_t) -> c_int {
+    if directory::announces_writes()
+        && let Some(object) = writers::object(fd)
+    {
+        lasting::hold(fd, object, Until::Exit);
+    }
     if connection::mount_dev().is_none() && connection::told_dev().is_none() {
         return 0;
     }
     if offset == IORING_OFF_SQES && !local().vforked() && sys::identity(fd).is_some_and(|(_, kind)| kind == 0)
     {
         // A ring can close descriptors unseen.
-        connection::turn_off();
+        closing::turn_off();
         return 0;
     }
-    if connection::told_dev().is_some() && connection::is_mappable(fd) && !connection::mapped(fd) {
+    if connection::told_dev().is_some() && closing::is_mappable(fd) && !connection::mapped(fd) {
         libc::ENODEV
     } else {
         0

@@ -1,0 +1,212 @@
+//! Descriptors whose writes are announced: opened for writing, of a regular file of the served directory.
+
+use crate::guarded::{self, Ticket};
+use crate::lasting::{self, Until};
+use crate::local::local;
+use crate::table;
+use crate::{connection, leased, sys};
+use std::ffi::{c_char, c_int};
+use std::sync::atomic::{AtomicBool, Ordering};
+use terrace_shm::writes::Span;
+
+/// Descriptors that are tried without /proc.
+const TRIED: c_int = 1024;
+
+/// Whether writes of any descriptor may be unseen, by a ring.
+static UNSEEN: AtomicBool = AtomicBool::new(false);
+
+/// Marks a descriptor that an open has just made.
+pub(crate) fn opened(fd: c_int, flags: c_int) {
+    let Some(dev) = connection::announced_dev().filter(|_| flags & libc::O_PATH == 0) else { return };
+    // SAFETY: a path that ends.
+    let Ok((id, kind, size)) = (unsafe { sys::identity_at(fd, c"".as_ptr(), libc::AT_EMPTY_PATH) }) else {
+        return;
+    };
+    if id.dev != dev || kind != libc::S_IFREG {
+        return;
+    }
+    let mode = flags & libc::O_ACCMODE;
+    if mode != libc::O_RDONLY {
+        if leased::lies_inside(fd) == Some(false) {
+            return;
+        }
+        watch(fd, id.ino, flags & libc::O_APPEND != 0, false);
+    }
+    let is_read = mode != libc::O_WRONLY && flags & libc::O_DIRECT == 0;
+    if is_read && size >= connection::large_file() && connection::mount_dev().is_some() {
+        table::mark(fd, id.ino);
+    }
+}
+
+/// Announces the descriptor's writes from here on.
+fn watch(fd: c_int, object: u64, appends: bool, shared: bool) {
+    if connection::mount_dev().is_none() || !table::mark_writer(fd, object, appends, shared) {
+        lasting::hold(fd, object, Until::Exit);
+    } else if UNSEEN.load(Ordering::Relaxed) {
+        lasting::hold(fd, object, Until::Close);
+    }
+}
+
+/// Object and O_APPEND of a descriptor whose writes have to be announced.
+fn look(fd: c_int) -> Option<(u64, bool)> {
+    let dev = connection::announced_dev()?;
+    let flags = sys::fcntl(fd, libc::F_GETFL, 0) as c_int;
+    if flags < 0 || flags & libc::O_PATH != 0 || flags & libc::O_ACCMODE == libc::O_RDONLY {
+        return None;
+    }
+    let (id, kind) = sys::identity(fd)?;
+    let is_served = id.dev == dev && kind == libc::S_IFREG && leased::lies_inside(fd) != Some(false);
+    is_served.then_some((id.ino, flags & libc::O_APPEND != 0))
+}
+
+/// The file of a descriptor whose writes have to be announced, marked or not.
+pub(crate) fn object(fd: c_int) -> Option<u64> {
+    table::writer(fd).map(|writer| writer.object).or_else(|| look(fd).map(|(object, _)| object))
+}
+
+/// Marks a descriptor that may have lost its mark, or has never had one.
+pub(crate) fn find(fd: c_int) {
+    if let Some((object, appends)) = look(fd).filter(|_| table::writer(fd).is_none()) {
+        watch(fd, object, appends, true);
+    }
+}
+
+/// `new` is a duplicate of `old`.
+pub(crate) fn duplicated(old: c_int, new: c_int) {
+    let Some(writer) = table::writer(old).filter(|_| old != new) else { return };
+    if !table::has_place(new) {
+        lasting::hold(new, writer.object, Until::Exit);
+    } else if lasting::has(old) {
+        lasting::hold(new, writer.object, Until::Close);
+    }
+}
+
+/// A ring or asynchronous I/O may write by this descriptor.
+pub(crate) fn hold_marked(fd: c_int) {
+    if let Some(writer) = table::writer(fd) {
+        lasting::hold(fd, writer.object, Until::Close);
+    }
+}
+
+/// A ring may write by any descriptor from here on.
+#[cold]
+pub(crate) fn hold_all() {
+    if connection::announced_dev().is_some() {
+        UNSEEN.store(true, Ordering::SeqCst);
+        lasting::hold_all_writers(Until::Close);
+    }
+}
+
+/// A file that an open or a truncate empties.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Emptied {
+    ticket: Ticket,
+    object: u64,
+}
+
+/// Announces the truncation of a path's file, before the call.
+///
+/// # Safety
+/// `path` is the program's. It is passed on to the kernel unchanged.
+pub(crate) unsafe fn emptying(dir: c_int, path: *const c_char, flags: c_int) -> Emptied {
+    if flags & libc::O_TRUNC == 0 {
+        return Emptied::default();
+    }
+    // SAFETY: the caller's promise.
+    match unsafe { at(dir, path) } {
+        Some(object) => Emptied { ticket: guarded::announce(Span::all(object)), object },
+        None => Emptied::default(),
+    }
+}
+
+/// After an open that empties a file. If the path has meant another file meanwhile, that one is announced.
+pub(crate) fn emptied(before: Emptied, fd: c_int, flags: c_int) {
+    guarded::end(before.ticket, 0);
+    let Some(dev) = connection::announced_dev() else { return };
+    if fd < 0 || flags & libc::O_TRUNC == 0 || flags & libc::O_PATH != 0 {
+        return;
+    }
+    let found = sys::identity(fd).filter(|&(id, kind)| id.dev == dev && kind == libc::S_IFREG);
+    let Some((id, _)) = found else { return };
+    let is_new = id.ino != before.object;
+    if (is_new || !before.ticket.is_announced()) && leased::lies_inside(fd) != Some(false) {
+        let ticket = guarded::announce(Span::all(id.ino));
+        if !ticket.is_announced() && local().vforked() {
+            // A vfork child cannot register.
+            connection::give_up(fd);
+        }
+        guarded::end(ticket, 0);
+    }
+}
+
+/// After a truncate of a path.
+///
+/// # Safety
+/// As [`emptying`].
+pub(crate) unsafe fn truncated(before: Emptied, dir: c_int, path: *const c_char) {
+    guarded::end(before.ticket, 0);
+    // SAFETY: the caller's promise.
+    if let Some(object) = unsafe { at(dir, path) }.filter(|&object| object != before.object) {
+        guarded::end(guarded::announce(Span::all(object)), 0);
+    }
+}
+
+/// The served file of a path, or a file that may be one.
+///
+/// # Safety
+/// As [`emptying`].
+unsafe fn at(dir: c_int, path: *const c_char) -> Option<u64> {
+    let dev = connection::announced_dev()?;
+    // SAFETY: the caller's promise.
+    let (id, kind, _) = unsafe { sys::identity_at(dir, path, 0) }.ok()?;
+    if id.dev != dev || kind != libc::S_IFREG {
+        return None;
+    }
+    let flags = (libc::O_PATH | libc::O_CLOEXEC) as usize;
+    // SAFETY: the caller's promise.
+    let fd = unsafe { sys::raw(libc::SYS_openat, [dir as usize, path as usize, flags, 0, 0, 0]) };
+    let Ok(fd @ 0..) = c_int::try_from(fd) else { return Some(id.ino) };
+    let is_inside = leased::lies_inside(fd) != Some(false);
+    sys::close(fd);
+    is_inside.then_some(id.ino)
+}
+
+/// Marks the descriptors that exist already. Called once from .init_array, and after failed calls that have
+/// cleared marks.
+#[cold]
+pub(crate) fn find_all() {
+    if connection::announced_dev().is_some() && each_open(&mut find).is_none() {
+        (0..TRIED).for_each(find);
+    }
+}
+
+/// Calls `f` for each open descriptor. None: /proc cannot be read.
+fn each_open(f: &mut dyn FnMut(c_int)) -> Option<()> {
+    /// Words before a name in `struct linux_dirent64`; offset of the record's length.
+    const NAME_AT: usize = 19;
+    const LEN_AT: usize = 16;
+    let path = c"/proc/self/fd".as_ptr() as usize;
+    let flags = (libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC) as usize;
+    // SAFETY: a path that ends.
+    let dir = unsafe { sys::raw(libc::SYS_openat, [libc::AT_FDCWD as usize, path, flags, 0, 0, 0]) };
+    let dir = c_int::try_from(dir).ok().filter(|&dir| dir >= 0)?;
+    let mut list = [0_u8; 1024];
+    let done = loop {
+        let args = [dir as usize, list.as_mut_ptr() as usize, list.len(), 0, 0, 0];
+        // SAFETY: the kernel writes into the buffer.
+        let got = unsafe { sys::raw(libc::SYS_getdents64, args) };
+        let Some(mut rest) = usize::try_from(got).ok().and_then(|got| list.get(..got)) else { break None };
+        if rest.is_empty() {
+            break Some(());
+        }
+        while let Some(name) = rest.get(NAME_AT..) {
+            let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
+            let number = std::str::from_utf8(name).ok().and_then(|name| name.parse().ok());
+            number.into_iter().filter(|&fd| fd != dir).for_each(&mut *f);
+            let len = u16::from_ne_bytes([rest[LEN_AT], rest[LEN_AT + 1]]).into();
+            rest = rest.get(len..).filter(|_| len > 0).unwrap_or_default();
+        }
+    };
+    sys::close(dir);
+    done
+}
