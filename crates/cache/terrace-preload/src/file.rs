@@ -53,6 +53,11 @@ impl File<'_> {
     pub(crate) fn is_served(&self) -> bool {
         self.has_slot() && self.world.has_lease_holder()
     }
+    /// Whether no announced write to these bytes is in flight, or not yet applied.
+    #[inline]
+    pub(crate) fn is_settled(&self, offset: u64, n: usize) -> bool {
+        self.world.writes().is_none_or(|writes| writes.is_settled(self.object, offset, n))
+    }
     #[inline]
     pub(crate) fn count_hit(&self, offset: u64, n: usize) {
         if n > 0

@@ -22,6 +22,7 @@ use terrace_shm::client::{self, PageVersion, is_current, snapshot};
 use terrace_shm::codec::Page;
 use terrace_shm::device_table::check_of_page;
 use terrace_shm::protocol::slot;
+use terrace_shm::protocol::writes::source_read;
 use terrace_shm::reader::{Outcome, Reader};
 use terrace_shm::ring::{Ring, SLOTS_MAX};
 use terrace_shm::scratch::Scratch;
@@ -72,6 +73,9 @@ pub(crate) unsafe fn go_on(file: &File, buf: *mut u8, n: usize, offset: u64, mut
         }
         let (seg, touches) = (&file.world.segment, &file.world.touches);
         let (at, left) = (offset + done as u64, n - done);
+        if !file.is_settled(at, left) {
+            return Progress::MountPath(done);
+        }
         // SAFETY: as above.
         let outcome =
             unsafe { Reader { seg, touches }.read(file.slot, at, buf.add(done), left, &mut FromTier(file)) };
@@ -313,11 +317,14 @@ impl Batch<'_> {
         let iov = &self.tables.vectors[..vectors];
         let Some((device, first)) = self.on_device else {
             // SAFETY: see above.
-            return unsafe { self.source.read(iov, self.base, self.offers_content()) };
+            let got = unsafe { self.source.read(iov, self.base, self.offers_content()) };
+            source_read();
+            return got;
         };
         let Some(at) = device.table.offset(first) else { return 0 };
         // SAFETY: see above.
         let got = unsafe { sys::preadv(device.fd, iov, at) };
+        source_read();
         usize::try_from(got).unwrap_or(0)
     }
 

@@ -1,6 +1,9 @@
 //! A read of a descriptor that the preload path serves: hits here, misses in [`crate::miss`], others by the
 //! mount path.
 //!
+//! Where writes are announced, bytes of a write in flight are read by the kernel. Its reads end with
+//! [`source_read`], or in the hook: on x86-64 the processor orders loads.
+//!
 //! Every function here returns `None` if nothing was done and the real call must be made. Otherwise it
 //! returns the call's result: bytes, or -errno.
 
@@ -12,6 +15,7 @@ use crate::{buffer, directory, miss};
 use libc::iovec;
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
+use terrace_shm::protocol::writes::source_read;
 use terrace_shm::reader::{Outcome, Reader};
 
 /// The kernel reads at most this much in one call (MAX_RW_COUNT).
@@ -34,7 +38,12 @@ impl File<'_> {
             }
             return Some((Outcome::MountPath { done: 0 }, n));
         }
+        let is_settled = self.is_settled(offset, n);
         let left = self.slot.size.load(Ordering::Acquire).saturating_sub(offset);
+        // A write that moves the file's end may not have reached the slot's size.
+        if !is_settled || directory::announces_writes() && left < n as u64 {
+            return Some((Outcome::MountPath { done: 0 }, n));
+        }
         let wanted = usize::try_from(left).unwrap_or(n).min(n);
         if wanted > 0 && !buffer::is_writable(self.local, buf, wanted) {
             return None;
@@ -109,6 +118,7 @@ impl File<'_> {
         }
         // SAFETY: done <= n, the program's buffer.
         let more = unsafe { sys::pread(self.fd, buf.add(done), n - done, offset + done as u64) };
+        source_read();
         // An error after some bytes is returned by the next call, as usual for read.
         Some(done + usize::try_from(more).unwrap_or(0))
     }
@@ -119,7 +129,11 @@ impl File<'_> {
         unsafe {
             match self.try_at(buf, n, offset) {
                 Some(k) => k as Ret,
-                None => sys::pread(self.fd, buf, n, offset),
+                None => {
+                    let got = sys::pread(self.fd, buf, n, offset);
+                    source_read();
+                    got
+                }
             }
         }
     }
