@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use terrace_shm::entry::State;
@@ -25,6 +25,7 @@ use terrace_shm::map::{memfd, read_only_twin};
 use terrace_shm::proto::{self, Reply, Request};
 use terrace_shm::protocol::{publish, slot, withdraw};
 use terrace_shm::ring::{Counters, NO_LEAF, Ring};
+use terrace_shm::writes::{CLIENTS_BYTES, DAEMON_BYTES, Span, Writes};
 use terrace_shm::{Entry, Geometry, PAGE_SIZE, Segment, TouchTable};
 
 const RING_SLOTS: usize = 16;
@@ -53,6 +54,9 @@ struct Core {
     frames: Vec<Option<(u32, u64)>>,
     hand: usize,
     rings: Vec<Arc<Ring>>,
+    /// Finished records of announced writes, for each client page; and all of their spans.
+    finished: Vec<u32>,
+    spans: Vec<Span>,
 }
 
 pub(crate) struct Daemon {
@@ -70,6 +74,10 @@ pub(crate) struct Daemon {
     /// HELLOs received while the file `new` did not exist.
     pub early: AtomicU32,
     pub keys_only: AtomicU64,
+    /// GIVE_UPs.
+    pub given_up: AtomicU32,
+    /// Set: writes are announced. The counts and their two files.
+    pub writes: OnceLock<(Writes, [OwnedFd; 2])>,
     core: Mutex<Core>,
     touches: TouchTable,
     fds: [OwnedFd; 2],
@@ -133,11 +141,15 @@ impl Running {
             rung: AtomicU32::new(0),
             early: AtomicU32::new(0),
             keys_only: AtomicU64::new(0),
+            given_up: AtomicU32::new(0),
+            writes: OnceLock::new(),
             core: Mutex::new(Core {
                 index: Index::new(segment.clone()),
                 frames: vec![None; frames as usize],
                 hand: 0,
                 rings: Vec::new(),
+                finished: Vec::new(),
+                spans: Vec::new(),
             }),
             touches: TouchTable::create(&touch, &geometry).unwrap(),
             fds: [read_only_twin(fd.as_fd()).unwrap(), touch],
@@ -243,6 +255,25 @@ impl Daemon {
         publish(core.index.entry(place), Entry::present(frame, now));
     }
 
+    /// Announces writes from here on.
+    pub(crate) fn announce_writes(&self) {
+        let clients = memfd("terrace-clients", CLIENTS_BYTES).unwrap();
+        let applied = memfd("terrace-applied", DAEMON_BYTES).unwrap();
+        let all = Writes::create(&clients, &applied).unwrap();
+        assert!(self.writes.set((all, [clients, read_only_twin(applied.as_fd()).unwrap()])).is_ok());
+    }
+    /// The finished writes since the last call.
+    pub(crate) fn finished_writes(&self) -> Vec<Span> {
+        self.take_writes(&mut self.core());
+        std::mem::take(&mut self.core().spans)
+    }
+    fn take_writes(&self, core: &mut Core) {
+        let Some((all, _)) = self.writes.get() else { return };
+        for (i, seen) in core.finished.iter_mut().enumerate() {
+            all.apply(all.client(i), seen, |span| core.spans.push(span));
+        }
+    }
+
     /// Sum of a counter over all clients, also former ones.
     pub(crate) fn total(&self, of: impl Fn(&Counters) -> &AtomicU64) -> u64 {
         self.core().rings.iter().map(|r| r.sum(&of)).sum()
@@ -266,6 +297,7 @@ impl Daemon {
             return;
         }
         let mut core = self.core();
+        self.take_writes(&mut core);
         for ring in core.rings.clone() {
             for i in (0..ring.slots()).filter(|&i| slot::is_ready(&ring.fill(i).state)) {
                 let d = ring.fill(i);
@@ -335,9 +367,17 @@ impl Daemon {
                 self.early.fetch_add(u32::from(!self.dir.join("new").exists()), Ordering::SeqCst);
                 let ring = memfd("test-ring", Ring::file_bytes(RING_SLOTS)).unwrap();
                 self.core().rings.push(Arc::new(Ring::attach(&ring, RING_SLOTS).unwrap()));
+                let mut writes = Vec::new();
+                if let Some((all, fds)) = self.writes.get() {
+                    let mut core = self.core();
+                    core.finished.push(0);
+                    reply.object = all.admit(1).unwrap() as u64 + 1;
+                    writes.extend(fds.iter().map(|fd| fd.try_clone().unwrap()));
+                }
                 reply = Reply { ring_slots: RING_SLOTS as u32, mount_dev: self.dev, ..reply };
                 let twin = |fd: &OwnedFd| fd.try_clone().unwrap();
                 made = vec![twin(&self.fds[0]), twin(&self.fds[1]), ring];
+                made.append(&mut writes);
             }
             proto::SOURCE => {
                 self.sources_asked.fetch_add(1, Ordering::SeqCst);
@@ -356,6 +396,9 @@ impl Daemon {
                 self.slow(self.segment.find_object(st.st_ino)?, reply.errno == 0);
                 self.maps_told.fetch_add(1, Ordering::SeqCst);
             }
+            proto::GIVE_UP => {
+                self.given_up.fetch_add(1, Ordering::SeqCst);
+            }
             proto::RING => {
                 self.rung.fetch_add(1, Ordering::SeqCst);
                 return Some(());
@@ -366,7 +409,7 @@ impl Daemon {
             }
         }
         let fds: Vec<BorrowedFd<'_>> = made.iter().map(|f| f.as_fd()).collect();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(5))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !fds.is_empty() {
             control.push(SendAncillaryMessage::ScmRights(&fds));

@@ -2,6 +2,7 @@
 
 mod daemon;
 mod environment;
+mod writes;
 
 use daemon::{Daemon, Running};
 use std::fs::File;

@@ -1,0 +1,120 @@
+//! Announced writes: the records that each way of changing a file leaves.
+
+use super::{Daemon, Running, behind, finish};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::SeqCst;
+use terrace_shm::PAGE_SIZE;
+use terrace_shm::writes::{RECORDS, Span};
+
+const PAGES: usize = 100;
+const ALL: (u64, u64) = (0, Span::ALL);
+
+fn program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let out =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("preload-writes-{}", std::process::id()));
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/preload/writes.c");
+        assert!(Command::new("cc").args(["-O1", "-g", source, "-o"]).arg(&out).status().unwrap().success());
+        out
+    })
+}
+
+fn announcing() -> Running {
+    let d = Running::start(256);
+    d.announce_writes();
+    d
+}
+
+fn command(d: &Daemon, args: &[&str]) -> Command {
+    let mut c = Command::new(program());
+    behind(d, c.args(args)).env("TERRACE_LEASED", &d.dir).env("TERRACE_WRITES", "1");
+    c
+}
+
+/// Changes a new file in one way. Returns first page and number of pages of each finished record, and whether
+/// a write lasts after the end of the process.
+fn change(d: &Daemon, dir: &Path, way: &str) -> (Vec<(u64, u64)>, bool) {
+    let path = dir.join(way);
+    std::fs::write(&path, vec![1; PAGES * PAGE_SIZE]).unwrap();
+    let object = std::fs::metadata(&path).unwrap().ino();
+    finish(&mut command(d, &[path.to_str().unwrap(), way]));
+    let spans = d.finished_writes();
+    assert!(spans.iter().all(|span| span.object == object), "{way}: {spans:?}");
+    let spans = spans.iter().map(|span| (span.first, span.pages)).collect();
+    (spans, d.writes.get().unwrap().0.is_written(object))
+}
+
+#[test]
+fn each_write_is_announced() {
+    let d = announcing();
+    for (way, spans) in [
+        ("nothing", vec![]),
+        ("pwrite", vec![(2, 1)]),
+        ("pwrite_append", vec![ALL]),
+        ("late_append", vec![ALL]),
+        ("write", vec![(3, 2)]),
+        ("append", vec![(100, 1)]),
+        ("writev", vec![(0, 2)]),
+        ("pwritev", vec![(1, 2)]),
+        ("pwritev2", vec![(0, 2), (9, 1)]),
+        ("shared", vec![ALL]),
+        ("dup", vec![(1, 1)]),
+        ("failed_dup", vec![(1, 1)]),
+        ("ftruncate", vec![ALL]),
+        ("truncate", vec![ALL]),
+        ("empty", vec![ALL]),
+        ("empty_reading", vec![ALL]),
+        ("fallocate", vec![ALL]),
+        ("sendfile", vec![(0, 1)]),
+        ("copy", vec![(5, 1)]),
+        ("syscall", vec![(2, 1), (0, 1)]),
+        ("stream", vec![ALL]),
+        ("aio_closed", vec![ALL]),
+        ("fork", vec![(1, 1)]),
+        ("exec_inherited", vec![ALL]),
+    ] {
+        assert_eq!(change(&d, &d.dir, way), (spans, false), "{way}");
+    }
+    let all = &d.writes.get().unwrap().0;
+    assert!(!all.take_repair_flag() && all.lost_slots().is_empty());
+    // A busy daemon frees records late: the other writes are counted without a record.
+    let recorded = change(&d, &d.dir, "many").0.len();
+    assert!((RECORDS..=1000).contains(&recorded), "{recorded}");
+    assert_eq!((all.take_repair_flag(), !all.lost_slots().is_empty()), (recorded < 1000, recorded < 1000));
+    assert_eq!(d.given_up.load(SeqCst), 0);
+}
+
+#[test]
+fn unseen_writes_last() {
+    let d = announcing();
+    let ways = ["open_stream", "aio", "mapping", "forked_mapping", "output", "closed_path", "exec_output"];
+    for way in ways {
+        assert_eq!(change(&d, &d.dir, way), (vec![], true), "{way}");
+    }
+    assert_eq!(d.clients(), ways.len() + 2, "a forked child with a mapping, and an exec, are clients");
+    assert_eq!(change(&d, &d.dir, "sent"), (vec![], false));
+    assert_eq!(d.given_up.load(SeqCst), 1);
+}
+
+#[test]
+fn other_files_are_not_announced() {
+    let d = announcing();
+    for way in ["pwrite", "empty", "stream", "mapping"] {
+        assert_eq!(change(&d, d.dir.parent().unwrap(), way), (vec![], false), "{way}");
+    }
+    assert_eq!(d.clients(), 0);
+}
+
+/// Pages in memory are read from there, unless a write is in flight, or the read ends after the file.
+#[test]
+fn a_file_is_served_unless_a_write_is_in_flight() {
+    let d = announcing();
+    let object = d.file("a", &vec![b'D'; PAGES * PAGE_SIZE]);
+    (0..PAGES as u64).for_each(|page| d.fill(object, page, &[b'F'; PAGE_SIZE]));
+    finish(&mut command(&d, &[d.dir.join("a").to_str().unwrap(), "reads"]));
+    assert!(d.total(|c| &c.hits) > 0);
+}
