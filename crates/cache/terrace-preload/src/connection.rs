@@ -550,7 +550,8 @@ fn welcome(v: &'static Volatile, reply: &Reply, fds: &mut [c_int; HELLO_FDS]) ->
     }
     // SAFETY: received descriptors, which the caller closes later.
     let ring = rings::take(unsafe { BorrowedFd::borrow_raw(fds[2]) }, reply.ring_slots as usize)?;
-    if writes.is_some() {
+    // A process keeps its first page, also with a new daemon: writes are under way there.
+    if writes.is_some() && v.writes_page.load(Ordering::Relaxed) == 0 {
         v.writes_page.store(reply.object as u32, Ordering::Release);
     }
     v.ring.store(ring as u32 + 1, Ordering::Release);
