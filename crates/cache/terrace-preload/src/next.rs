@@ -216,6 +216,16 @@ library! {
     fdopen(fd: c_int, m: *const c_char) -> *mut FILE = std::ptr::null_mut();
     fopen(p: *const c_char, m: *const c_char) -> *mut FILE = std::ptr::null_mut();
     fopen64(p: *const c_char, m: *const c_char) -> *mut FILE = std::ptr::null_mut();
+    vdprintf(fd: c_int, f: *const c_char, v: *mut c_void) -> c_int = -1;
+    __vdprintf_chk(fd: c_int, g: c_int, f: *const c_char, v: *mut c_void) -> c_int = -1;
+    mkstemp(p: *mut c_char) -> c_int = -1;
+    mkstemp64(p: *mut c_char) -> c_int = -1;
+    mkostemp(p: *mut c_char, f: c_int) -> c_int = -1;
+    mkostemp64(p: *mut c_char, f: c_int) -> c_int = -1;
+    mkstemps(p: *mut c_char, n: c_int) -> c_int = -1;
+    mkstemps64(p: *mut c_char, n: c_int) -> c_int = -1;
+    mkostemps(p: *mut c_char, n: c_int, f: c_int) -> c_int = -1;
+    mkostemps64(p: *mut c_char, n: c_int, f: c_int) -> c_int = -1;
     io_submit(c: *mut c_void, n: c_long, v: *mut *mut c_void) -> c_int = -libc::ENOSYS;
     aio_write(r: *mut aiocb) -> c_int = no_aio();
     aio_write64(r: *mut aiocb) -> c_int = no_aio();

@@ -11,6 +11,7 @@ mod guard;
 mod locked;
 mod make;
 mod open;
+mod print;
 mod process;
 mod read;
 mod stream;

@@ -178,3 +178,27 @@ hook!(__open_2(path: *const c_char, flags: c_int) at libc::AT_FDCWD, path, flags
 hook!(__open64_2(path: *const c_char, flags: c_int) at libc::AT_FDCWD, path, flags flags);
 hook!(__openat_2(dir: c_int, path: *const c_char, flags: c_int) at dir, path, flags flags);
 hook!(__openat64_2(dir: c_int, path: *const c_char, flags: c_int) at dir, path, flags flags);
+
+/// Defines hooks of mkstemp and its forms, which open a new file.
+macro_rules! temporary_hook {
+    ($name:ident($($arg:ident: $t:ty),*), flags $flags:expr) => {
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name($($arg: $t),*) -> c_int {
+            // SAFETY: the program's own arguments.
+            let fd = unsafe { next::$name($($arg),*) };
+            if directory::announces_writes() {
+                guard(|| opened(fd, libc::O_RDWR | $flags));
+            }
+            fd
+        }
+    };
+}
+
+temporary_hook!(mkstemp(path: *mut c_char), flags 0);
+temporary_hook!(mkstemp64(path: *mut c_char), flags 0);
+temporary_hook!(mkostemp(path: *mut c_char, flags: c_int), flags flags);
+temporary_hook!(mkostemp64(path: *mut c_char, flags: c_int), flags flags);
+temporary_hook!(mkstemps(path: *mut c_char, suffix: c_int), flags 0);
+temporary_hook!(mkstemps64(path: *mut c_char, suffix: c_int), flags 0);
+temporary_hook!(mkostemps(path: *mut c_char, suffix: c_int, flags: c_int), flags flags);
+temporary_hook!(mkostemps64(path: *mut c_char, suffix: c_int, flags: c_int), flags flags);

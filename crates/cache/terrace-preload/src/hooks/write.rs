@@ -11,7 +11,7 @@ use libc::{aiocb, c_int, c_long, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, 
 
 /// Announces a write of a marked descriptor.
 #[inline]
-fn begin(fd: c_int, range: impl FnOnce() -> Range) -> Ticket {
+pub(super) fn begin(fd: c_int, range: impl FnOnce() -> Range) -> Ticket {
     match table::writer(fd) {
         None => Ticket::default(),
         Some(writer) => guard(|| guarded::begin(fd, writer, range())),
@@ -19,7 +19,7 @@ fn begin(fd: c_int, range: impl FnOnce() -> Range) -> Ticket {
 }
 
 #[inline]
-fn end(ticket: Ticket, ret: isize) {
+pub(super) fn end(ticket: Ticket, ret: isize) {
     if ticket.is_announced() {
         guard(|| guarded::end(ticket, ret));
     }

@@ -3,6 +3,7 @@
 #include <aio.h>
 #include <fcntl.h>
 #include <sched.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +31,15 @@ static void send_descriptor(const char *way, int fd)
     *c = (struct cmsghdr){CMSG_LEN(sizeof fd), SOL_SOCKET, SCM_RIGHTS};
     memcpy(CMSG_DATA(c), &fd, sizeof fd);
     CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, s) == 0 && sendmsg(s[0], &m, 0) == 1);
+}
+
+static int print_list(int fd, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    int n = vdprintf(fd, format, list);
+    va_end(list);
+    return n;
 }
 
 /* Reads page 7 until it is served from memory. Returns its first byte. */
@@ -66,6 +76,19 @@ int main(int argc, char **argv)
         return write(atoi(argv[3]), buffer, 10) != 10;
     if (IS("standard_output"))
         return write(1, buffer, 10) != 10;
+    if (IS("print") || IS("print_list")) {
+        int to = open(path, O_WRONLY);
+        CHECK(to >= 0 && (IS("print") ? dprintf(to, "%d %s %g %g %s %d %d %d", 1, "two", 3.5, 4.25, "five", 6, 7, 8)
+            : print_list(to, "%d %s %g", 1, "two", 3.5)) > 0 && close(to) == 0);
+        return 0;
+    }
+    if (IS("temporary")) {
+        char name[4096];
+        snprintf(name, sizeof name, "%s.XXXXXX", path);
+        int to = mkstemp(name);
+        CHECK(to >= 0 && write(to, buffer, 10) == 10 && rename(name, path) == 0);
+        return 0;
+    }
     int other = open("/proc/self/exe", O_RDONLY);
     int fd = open(path, O_RDWR | (strstr(way, "append") && !IS("late_append") ? O_APPEND : 0));
     CHECK(fd >= 0 && other >= 0);

@@ -73,12 +73,16 @@ fn each_write_is_announced() {
         ("copy", vec![(5, 1)]),
         ("syscall", vec![(2, 1), (0, 1)]),
         ("stream", vec![ALL]),
+        ("print", vec![ALL]),
+        ("print_list", vec![(0, 1)]),
         ("aio_closed", vec![ALL]),
         ("fork", vec![(1, 1)]),
         ("exec_inherited", vec![ALL]),
     ] {
         assert_eq!(change(&d, &d.dir, way), (spans, false), "{way}");
     }
+    let printed = std::fs::read(d.dir.join("print")).unwrap();
+    assert!(printed.starts_with(b"1 two 3.5 4.25 five 6 7 8\x01"));
     let all = &d.writes.get().unwrap().0;
     assert!(!all.take_repair_flag() && all.lost_slots().lost.is_empty());
     // A busy daemon frees records late: the other writes are counted without a record.
@@ -89,6 +93,15 @@ fn each_write_is_announced() {
         (recorded < 1000, recorded < 1000)
     );
     assert_eq!(d.given_up.load(SeqCst), 0);
+}
+
+#[test]
+fn writes_to_a_temporary_file_are_announced() {
+    let d = announcing();
+    let path = d.dir.join("a");
+    finish(&mut command(&d, &[path.to_str().unwrap(), "temporary"]));
+    let object = std::fs::metadata(path).unwrap().ino();
+    assert_eq!(d.finished_writes(), [Span { object, first: 0, pages: 1, is_whole: true }]);
 }
 
 #[test]
