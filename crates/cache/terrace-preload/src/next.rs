@@ -6,8 +6,8 @@
 
 use crate::{symbols, sys};
 use libc::{
-    FILE, aiocb, c_int, c_long, c_uint, c_void, iovec, mmsghdr, mode_t, msghdr, off_t, pid_t, sigevent,
-    sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
+    FILE, aiocb, c_int, c_long, c_uint, c_ulong, c_void, iovec, mmsghdr, mode_t, msghdr, off_t, pid_t,
+    sigevent, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
 };
 use std::ffi::{CStr, c_char};
 use std::mem::transmute;
@@ -161,6 +161,7 @@ next! {
         = |from, a, to, b, n, f| call!(SYS_splice, from, a, to, b, n, f);
     copy_file_range(from: c_int, a: *mut off_t, to: c_int, b: *mut off_t, n: size_t, f: c_uint) -> ssize_t
         = |from, a, to, b, n, f| call!(SYS_copy_file_range, from, a, to, b, n, f);
+    ioctl(fd: c_int, n: c_ulong, arg: usize) -> c_int = |fd, n, arg| call!(SYS_ioctl, fd, n, arg) as c_int;
     sendmsg(s: c_int, m: *const msghdr, f: c_int) -> ssize_t = |s, m, f| call!(SYS_sendmsg, s, m, f);
     sendmmsg(s: c_int, v: *mut mmsghdr, n: c_uint, f: c_int) -> c_int = |s, v, n, f| call!(SYS_sendmmsg, s, v, n, f) as c_int;
     __read_chk(fd: c_int, b: *mut c_void, n: size_t, max: size_t) -> ssize_t

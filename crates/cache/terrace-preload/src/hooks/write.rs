@@ -7,7 +7,9 @@
 use super::guard::guard;
 use crate::guarded::{self, Range, Ticket};
 use crate::{buffer, connection, directory, next, read, sys, table, writers};
-use libc::{aiocb, c_int, c_long, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, sigevent, size_t, ssize_t};
+use libc::{
+    aiocb, c_int, c_long, c_uint, c_ulong, c_void, iovec, mmsghdr, msghdr, off_t, sigevent, size_t, ssize_t,
+};
 
 /// Announces a write of a marked descriptor.
 #[inline]
@@ -102,6 +104,24 @@ hook!(sendfile(to: c_int, from: c_int, offset: *mut off_t, n: size_t) -> ssize_t
 hook!(sendfile64(to: c_int, from: c_int, offset: *mut off_t, n: size_t) -> ssize_t, to to => Range::Position);
 hook!(splice(from: c_int, from_at: *mut off_t, to: c_int, at: *mut off_t, n: size_t, flags: c_uint) -> ssize_t, to to => pointed(at, n));
 hook!(copy_file_range(from: c_int, from_at: *mut off_t, to: c_int, at: *mut off_t, n: size_t, flags: c_uint) -> ssize_t, to to => pointed(at, n));
+
+/// Requests that replace content by blocks of another file, see ioctl_ficlone(2).
+const CLONES: [c_ulong; 2] = [0x4004_9409, 0x4020_940d];
+
+/// The argument, if any, is an integer or a pointer: one register.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, arg: usize) -> c_int {
+    // SAFETY: the program's own arguments.
+    unsafe {
+        if !CLONES.contains(&request) {
+            return next::ioctl(fd, request, arg);
+        }
+        let ticket = begin(fd, || Range::All);
+        let ret = next::ioctl(fd, request, arg);
+        end(ticket, 0);
+        ret
+    }
+}
 
 /// The numbers that [`by_call`] handles.
 pub(super) const NUMBERS: [c_long; 12] = [

@@ -2,11 +2,13 @@
 #define _GNU_SOURCE
 #include <aio.h>
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
@@ -128,6 +130,10 @@ int main(int argc, char **argv)
     else if (IS("copy")) {
         int from = open(path, O_RDONLY);
         CHECK(copy_file_range(from, NULL, fd, &at, PAGE, 0) == PAGE);
+    } else if (IS("clone")) {
+        /* The file system may refuse it. */
+        int from = open(path, O_RDONLY);
+        ioctl(fd, FICLONE, from);
     } else if (IS("syscall"))
         CHECK(syscall(SYS_pwrite64, fd, buffer, 10, 2 * PAGE) == 10 && syscall(SYS_write, fd, buffer, 10) == 10);
     else if (IS("aio")) {

@@ -73,6 +73,7 @@ fn each_write_is_announced() {
         ("copy", vec![(5, 1)]),
         ("syscall", vec![(2, 1), (0, 1)]),
         ("stream", vec![ALL]),
+        ("clone", vec![ALL]),
         ("print", vec![ALL]),
         ("print_list", vec![(0, 1)]),
         ("aio_closed", vec![ALL]),
