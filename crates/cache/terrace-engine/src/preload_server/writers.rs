@@ -93,6 +93,8 @@ impl Writers {
 
     /// True if a write of the object is under way, or not yet applied.
     pub(crate) fn is_written(&self, object: u64) -> bool {
+        // A drain frees a record before it withdraws the pages.
+        let _list = self.list.lock();
         self.writes.is_written(object)
     }
 
