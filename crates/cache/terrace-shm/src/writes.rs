@@ -98,7 +98,7 @@ impl Span {
     fn slots(self) -> impl Iterator<Item = usize> {
         let (from, to) = if self.is_whole { (WHOLE_FILE, WHOLE_FILE + 1) } else { self.groups() };
         // A hostile record may have any range.
-        (from..to.min(from + GROUPS_MAX)).map(move |group| slot(self.object, group))
+        (from..to.min(from.saturating_add(GROUPS_MAX))).map(move |group| slot(self.object, group))
     }
 }
 
