@@ -282,7 +282,8 @@ impl Writes {
         let group = |at: u64| at / PAGE_SIZE as u64 / GROUP_PAGES;
         let last = offset.saturating_add(len.saturating_sub(1) as u64);
         is_settled(slot_of_file(object))
-            && (group(offset)..=group(last)).all(|group| is_settled(slot(object, group)))
+            // More groups than slots have no other slots.
+            && (group(offset)..=group(last)).take(SLOTS).all(|group| is_settled(slot(object, group)))
     }
 
     /// Daemon: true once after a writer had no record.
