@@ -321,6 +321,7 @@ impl Writes {
         let in_flight: HashSet<usize> =
             records.filter(|r| record::is_in_flight(&r.state)).flat_map(|r| r.span().slots()).collect();
         lost.retain(|(slot, _)| !in_flight.contains(slot));
+        steps::begin_apply();
         lost
     }
     /// Daemon: settles a lost slot after the withdrawal of all its pages.
