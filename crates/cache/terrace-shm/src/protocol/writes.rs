@@ -12,7 +12,7 @@
 //! repair  unsettled (seq), no writer in `bare`, no record of the slot in flight: withdraw all pages of the
 //!         slot, stamp their objects, settle
 //! ```
-//! A client without a free record counts itself in `bare` instead. Its slots stay unsettled until a
+//! A client without a free record counts the write in its `bare` instead. Its slots stay unsettled until a
 //! repair, as those of a client that died, and of a record that a killed daemon had taken. So a lost record
 //! costs hits, never a stale read: the daemon counts a record at most once.
 
