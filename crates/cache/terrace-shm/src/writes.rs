@@ -361,3 +361,6 @@ impl Writes {
         pids.enumerate().filter(|&(_, pid)| pid != 0)
     }
 }
+
+#[cfg(test)]
+mod tests;
