@@ -39,8 +39,8 @@ pub(crate) enum Kind {
     /// Not announced.
     #[default]
     None,
-    /// Counted without a record.
-    Bare,
+    /// Counted without a record, in the page of the process if it has one.
+    Bare(Option<&'static ClientPage>),
     Record(&'static ClientPage, &'static Record),
 }
 
@@ -111,7 +111,7 @@ pub(crate) fn announce(span: Span) -> Ticket {
     let Some(writes) = connection::writes() else { return Ticket::default() };
     let kind = match (page, writes.begin(page, span)) {
         (Some(page), Some(record)) => Kind::Record(page, record),
-        _ => Kind::Bare,
+        (page, _) => Kind::Bare(page),
     };
     Ticket::of(kind)
 }
@@ -120,9 +120,11 @@ pub(crate) fn announce(span: Span) -> Ticket {
 pub(crate) fn end(ticket: Ticket, ret: isize) {
     match ticket.kind {
         Kind::None => {}
-        Kind::Bare => {
+        // In the child of a fork inside the call, the count is the parent's.
+        Kind::Bare(Some(page)) if !is_mine(page) => {}
+        Kind::Bare(page) => {
             if let Some(writes) = connection::writes() {
-                writes.finish_bare();
+                writes.finish_bare(page);
             }
         }
         // In the child of a fork inside the call, the record is the parent's.

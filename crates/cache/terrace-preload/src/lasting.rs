@@ -72,9 +72,11 @@ impl Entry {
     }
     fn set(&self, kind: Kind) {
         let (page, record) = match kind {
-            Kind::Record(page, record) => (from_ref(page).cast_mut(), from_ref(record).cast_mut()),
-            _ => (null_mut(), null_mut()),
+            Kind::None => (None, null_mut()),
+            Kind::Bare(page) => (page, null_mut()),
+            Kind::Record(page, record) => (Some(page), from_ref(record).cast_mut()),
         };
+        let page = page.map_or(null_mut(), |page| from_ref(page).cast_mut());
         self.page.store(page, Ordering::Relaxed);
         self.record.store(record, Ordering::Relaxed);
     }
@@ -83,7 +85,7 @@ impl Entry {
         let (page, record) = unsafe {
             (self.page.load(Ordering::Relaxed).as_ref(), self.record.load(Ordering::Relaxed).as_ref())
         };
-        page.zip(record).map_or(Kind::Bare, |(page, record)| Kind::Record(page, record))
+        page.zip(record).map_or(Kind::Bare(page), |(page, record)| Kind::Record(page, record))
     }
 }
 
@@ -162,16 +164,14 @@ pub(crate) fn forked() {
     let span = |e: &Entry| Span::all(e.object.load(Ordering::Relaxed));
     for e in held() {
         writes.begin(None, span(e));
-        e.set(Kind::Bare);
+        e.set(Kind::Bare(None));
     }
     if held().next().is_none() || !connection::register(true) {
         return;
     }
     for (e, page) in held().filter_map(|e| Some((e, connection::writes_page()?))) {
-        if let Some(record) = writes.begin(Some(page), span(e)) {
-            e.set(Kind::Record(page, record));
-        }
-        // The first count, or the second one without a record.
-        writes.finish_bare();
+        let record = writes.begin(Some(page), span(e));
+        e.set(record.map_or(Kind::Bare(Some(page)), |record| Kind::Record(page, record)));
+        writes.finish_bare(None);
     }
 }

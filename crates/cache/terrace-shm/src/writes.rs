@@ -45,9 +45,9 @@ pub const DAEMON_BYTES: usize = size_of::<Counts>();
 #[repr(C, align(4096))]
 #[derive(Debug)]
 struct Head {
-    /// Writers without a record, see [`steps::begin_bare`].
+    /// Writers without a page, see [`steps::begin_bare`].
     bare: AtomicU32,
-    /// 1: a writer had no record.
+    /// 1: a write without a record has returned.
     repair: AtomicU32,
     /// Process of each client page; 0: the page is free.
     pids: [AtomicU32; CLIENTS_MAX],
@@ -166,7 +166,9 @@ pub struct ClientPage {
     next: AtomicU32,
     /// Incremented after each finished record, so that the daemon need not look at all.
     finished: AtomicU32,
-    _pad: [u64; 3],
+    /// Writers without a record, see [`steps::begin_bare`].
+    bare: AtomicU32,
+    _pad: [u32; 5],
     records: [Record; RECORDS],
 }
 
@@ -265,13 +267,12 @@ impl Writes {
     }
 
     /// Writer: announces a write, in a record of the page. None: no record is free, or there is no page. The
-    /// write is then counted as one without a record, and [`Writes::finish_bare`] ends it.
+    /// write is then counted as one without a record, and [`Writes::finish_bare`] with the same page ends it.
     #[inline]
     pub fn begin<'a>(&self, page: Option<&'a ClientPage>, span: Span) -> Option<&'a Record> {
         let seqs = || span.slots().map(|i| &self.seq()[i]);
         let Some(r) = page.and_then(ClientPage::claim) else {
-            self.head().repair.store(1, Ordering::Relaxed);
-            steps::begin_bare(&self.head().bare, seqs());
+            steps::begin_bare(self.bare(page), seqs());
             return None;
         };
         r.set(span);
@@ -279,8 +280,13 @@ impl Writes {
         Some(r)
     }
     /// Writer: the call of a write without a record has returned.
-    pub fn finish_bare(&self) {
-        steps::finish_bare(&self.head().bare);
+    pub fn finish_bare(&self, page: Option<&ClientPage>) {
+        steps::finish_bare(self.bare(page));
+        // Not before the count: the repair of an earlier flag finds nothing, or a writer in its call.
+        self.head().repair.store(1, Ordering::Release);
+    }
+    fn bare<'a>(&'a self, page: Option<&'a ClientPage>) -> &'a AtomicU32 {
+        page.map_or(&self.head().bare, |page| &page.bare)
     }
 
     /// Reader: true if all pages of `[offset, offset + len)` may be looked up: no write to them is in flight or
@@ -291,12 +297,13 @@ impl Writes {
         let group = |at: u64| at / PAGE_SIZE as u64 / GROUP_PAGES;
         let last = offset.saturating_add(len.saturating_sub(1) as u64);
         is_settled(slot_of_file(object))
-            && (group(offset)..=group(last)).all(|group| is_settled(slot(object, group)))
+            // More groups than slots have no other slots.
+            && (group(offset)..=group(last)).take(SLOTS).all(|group| is_settled(slot(object, group)))
     }
 
-    /// Daemon: true once after a writer had no record.
+    /// Daemon: true once after a write without a record has returned.
     pub fn take_repair_flag(&self) -> bool {
-        self.head().repair.load(Ordering::Relaxed) != 0 && self.head().repair.swap(0, Ordering::Relaxed) != 0
+        self.head().repair.load(Ordering::Relaxed) != 0 && self.head().repair.swap(0, Ordering::Acquire) != 0
     }
     /// Daemon: takes the finished records of a page, and calls `withdraw` for each. `withdraw` withdraws the
     /// entries of the span's pages and stamps the object. `seen`: the page's count of finished records at the last
@@ -322,7 +329,8 @@ impl Writes {
     pub fn lost_slots(&self) -> Unsettled {
         let unsettled = |i: usize| Some((i, steps::unsettled(&self.seq()[i], &self.applied()[i])?));
         let mut lost: Vec<_> = (0..SLOTS).filter_map(unsettled).collect();
-        if lost.is_empty() || !steps::has_no_bare(&self.head().bare) {
+        let mut bares = self.clients().map(|(i, _)| &self.client(i).bare).chain([&self.head().bare]);
+        if lost.is_empty() || !bares.all(steps::has_no_bare) {
             return Unsettled { others: !lost.is_empty(), lost: Vec::new() };
         }
         let records = self.clients().flat_map(|(i, _)| &self.client(i).records);
@@ -330,6 +338,7 @@ impl Writes {
             records.filter(|r| record::is_in_flight(&r.state)).flat_map(|r| r.span().slots()).collect();
         let unsettled = lost.len();
         lost.retain(|(slot, _)| !in_flight.contains(slot));
+        steps::begin_apply();
         Unsettled { others: lost.len() < unsettled, lost }
     }
     /// Daemon: settles a lost slot after the withdrawal of all its pages.
@@ -351,7 +360,9 @@ impl Writes {
     /// Daemon: frees the page of a dead process, and its records. Slots of writes under way stay unsettled until
     /// a repair.
     pub fn release(&self, i: usize) {
-        self.client(i).records.iter().for_each(|r| record::free(&r.state));
+        let page = self.client(i);
+        page.records.iter().for_each(|r| record::free(&r.state));
+        page.bare.store(0, Ordering::Relaxed);
         self.head().pids[i].store(0, Ordering::Relaxed);
     }
     /// Daemon: the client pages in use, with their processes.
@@ -360,3 +371,6 @@ impl Writes {
         pids.enumerate().filter(|&(_, pid)| pid != 0)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,11 +9,12 @@
 //! daemon  take a finished record, withdraw the entries of its pages with new versions, stamp, apply
 //! read    is_settled, then the hit; else the kernel's read
 //! fill    version of the entry, read of the source; publish if the entry still has the version
-//! repair  unsettled (seq), then no record of the slot in flight: withdraw all pages of the slot, settle
+//! repair  unsettled (seq), no writer in `bare`, no record of the slot in flight: withdraw all pages of the
+//!         slot, stamp their objects, settle
 //! ```
-//! A client without a free record counts itself in `bare` instead. Its slots stay unsettled until a repair,
-//! as those of a client that died, and of a record that a killed daemon had taken. So a lost record costs
-//! hits, never a stale read: the daemon counts a record at most once.
+//! A client without a free record counts the write in its `bare` instead. Its slots stay unsettled until a
+//! repair, as those of a client that died, and of a record that a killed daemon had taken. So a lost record
+//! costs hits, never a stale read: the daemon counts a record at most once.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -111,8 +112,9 @@ pub fn source_read() {
     fence(Ordering::Acquire);
 }
 
-/// Daemon: begins to withdraw the entries of a taken record. The fence orders the write before the entries: a
-/// fill that notes a new version reads the write's content, or newer.
+/// Daemon: begins to withdraw the entries of a taken record, or of a repair after its looks at `bare` and at
+/// the records. The fence orders the writes before the entries: a fill that notes a new version reads their
+/// content, or newer.
 #[inline]
 pub fn begin_apply() {
     fence(Ordering::Release);
