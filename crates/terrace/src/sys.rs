@@ -162,6 +162,7 @@ pub(crate) fn try_library_calls() {
         libc::SYS_recvfrom,
         libc::SYS_ppoll,
         libc::SYS_openat,
+        libc::SYS_getdents64,
         libc::SYS_readlinkat,
         libc::SYS_faccessat,
         libc::SYS_fstat,

@@ -2,6 +2,7 @@
 //! would wait for its longest test alone. To run one file:
 //! `cargo test -p terrace-tests --test all -- crash::`.
 
+mod announced;
 mod behaviour;
 mod compressed;
 mod crash;

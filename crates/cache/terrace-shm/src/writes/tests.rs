@@ -171,7 +171,7 @@ fn two_writes_of_a_slot_are_both_applied() {
 }
 
 #[test]
-fn a_write_to_an_unknown_range_unsettles_the_file_until_it_is_applied() {
+fn a_write_to_an_unknown_range_unsettles_the_whole_file() {
     let (ours, theirs, i) = both_sides();
     let page = theirs.client(i);
     let r = theirs.begin(Some(page), Span::all(FILE)).unwrap();
