@@ -113,8 +113,13 @@ fn detach(args: &cli::Umount) -> Result<ExitCode> {
     if mounts::at(&path).is_none_or(|entry| entry.fstype != mounts::FSTYPE) {
         return Err(not_served(&path));
     }
-    let how = if args.force { How::Forced { lazy: args.lazy } } else { How::Lazy };
-    mounts::unmount(&path, how).map_err(|err| not_ended(&path, err))?;
+    match args.force {
+        true => mounts::unmount_by_force(&path, args.lazy).map_err(|no| match no.is_aborted {
+            true => aborted_alone(&path),
+            false => not_ended(&path, no.err),
+        })?,
+        false => mounts::unmount(&path, How::Lazy).map_err(|err| not_ended(&path, err))?,
+    }
     utab::forget(&path);
     Ok(ExitCode::SUCCESS)
 }
@@ -210,11 +215,26 @@ fn not_ended(mnt: &Path, err: std::io::Error) -> Failure {
 }
 
 fn not_unmounted(mnt: &Path, why: &str) -> Failure {
-    let mounted: Vec<String> =
-        mounts::below(mnt).iter().map(|e| format!("the mount {}", e.point.display())).collect();
-    let who = if mounted.is_empty() { holders::told(&holders::of(mnt)) } else { mounted.join(", ") };
     let cure = "nothing was unmounted; end these processes or unmount these mounts, then repeat";
-    Failure::new(mnt.display(), format!("{why} by {who}"), cure)
+    Failure::new(mnt.display(), format!("{why} by {}", users(mnt)), cure)
+}
+
+/// The state after a forced unmount of a mount in use. The end of the connection ends the daemon, and its
+/// supervisor then detaches the mount.
+fn aborted_alone(mnt: &Path) -> Failure {
+    let name = mnt.display();
+    let why = format!("the connection to the daemon has ended, but the mount is in use by {}", users(mnt));
+    let cure = format!(
+        "the supervisor detaches it after the daemon's last writes; `terrace umount -l {name}` detaches it at once"
+    );
+    Failure::new(name, why, cure)
+}
+
+/// The mounts below a mount; without any, the processes that use it.
+fn users(mnt: &Path) -> String {
+    let below: Vec<String> =
+        mounts::below(mnt).iter().map(|e| format!("the mount {}", e.point.display())).collect();
+    if below.is_empty() { holders::told(&holders::of(mnt)) } else { below.join(", ") }
 }
 
 /// Waits for the end of an instance; false after `within`.

@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::sys::{self, Side};
@@ -60,8 +61,6 @@ pub(crate) enum How {
     Unused,
     /// Detaches the mount at once; it ends when the last open file is closed.
     Lazy,
-    /// Aborts the connection first: requests that wait for an answer fail.
-    Forced { lazy: bool },
 }
 
 /// Unmounts; by fusermount3 for users without the privilege.
@@ -69,14 +68,32 @@ pub(crate) fn unmount(mnt: &Path, how: How) -> io::Result<()> {
     let flags = match how {
         How::Unused => UnmountFlags::NOFOLLOW,
         How::Lazy => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
-        How::Forced { lazy: false } => UnmountFlags::NOFOLLOW | UnmountFlags::FORCE,
-        How::Forced { lazy: true } => UnmountFlags::NOFOLLOW | UnmountFlags::FORCE | UnmountFlags::DETACH,
     };
     match rustix::mount::unmount(mnt, flags) {
-        Err(rustix::io::Errno::PERM) => {
-            fusermount::unmount(mnt, matches!(how, How::Lazy | How::Forced { lazy: true }))
-        }
+        Err(Errno::PERM) => fusermount::unmount(mnt, how == How::Lazy),
         done => Ok(done?),
+    }
+}
+
+/// Outcome of a forced unmount that failed.
+#[derive(Debug)]
+pub(crate) struct NotForced {
+    pub err: io::Error,
+    /// The connection is aborted nevertheless: the mount has no server.
+    pub is_aborted: bool,
+}
+
+/// Aborts the connection, so that requests that wait for an answer fail, then unmounts. fusermount3, for
+/// users without the privilege, does not abort.
+pub(crate) fn unmount_by_force(mnt: &Path, lazy: bool) -> Result<(), NotForced> {
+    let mut flags = UnmountFlags::NOFOLLOW | UnmountFlags::FORCE;
+    flags.set(UnmountFlags::DETACH, lazy);
+    match rustix::mount::unmount(mnt, flags) {
+        Err(Errno::PERM) => {
+            fusermount::unmount(mnt, lazy).map_err(|err| NotForced { err, is_aborted: false })
+        }
+        // The kernel aborts after the check of the privilege, and before that of the use.
+        done => done.map_err(|errno| NotForced { err: errno.into(), is_aborted: errno == Errno::BUSY }),
     }
 }
 
@@ -95,8 +112,8 @@ pub(crate) fn unmount_in(pid: i32, mnt: &Path, dev: (u32, u32)) -> io::Result<()
                     |()| match layer(mnt, Some(dev)) {
                         Layer::Top => rustix::mount::unmount(mnt, UnmountFlags::NOFOLLOW),
                         // A covering mount was made by the command, and stays.
-                        Layer::Below(_) => Err(rustix::io::Errno::BUSY),
-                        Layer::Gone => Err(rustix::io::Errno::INVAL),
+                        Layer::Below(_) => Err(Errno::BUSY),
+                        Layer::Gone => Err(Errno::INVAL),
                     },
                 );
             sys::exit_now(done.map_or_else(|errno| errno.raw_os_error(), |()| 0))
@@ -120,7 +137,7 @@ pub(crate) fn clear(mnt: &Path) -> io::Result<()> {
         let _ = abort::Abort::of(entry.dev).and_then(|abort| abort.abort());
     }
     match rustix::mount::unmount(mnt, UnmountFlags::NOFOLLOW | UnmountFlags::FORCE | UnmountFlags::DETACH) {
-        Err(rustix::io::Errno::PERM) => fusermount::unmount(mnt, true),
+        Err(Errno::PERM) => fusermount::unmount(mnt, true),
         done => Ok(done?),
     }
 }
@@ -130,5 +147,5 @@ pub(crate) fn clear(mnt: &Path) -> io::Result<()> {
 pub(crate) fn is_disconnected(path: &Path) -> bool {
     let asked = rustix::fs::statx(rustix::fs::CWD, path, AtFlags::STATX_FORCE_SYNC, StatxFlags::ALL);
     // CONNABORTED: the answer while the connection is being shut down.
-    matches!(asked, Err(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED))
+    matches!(asked, Err(Errno::NOTCONN | Errno::CONNABORTED))
 }

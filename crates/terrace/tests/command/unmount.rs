@@ -1,7 +1,7 @@
 //! An unmount that takes time or is refused, and the next mount.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -36,6 +36,22 @@ fn a_refused_unmount_keeps_others_out() {
     test.mount(&[]).refused(&["already serves"]);
     drop(open);
     test.finish();
+}
+
+/// The kernel aborts the connection of a mount before it finds the mount in use.
+#[test]
+fn a_forced_unmount_of_a_busy_mount_ends_the_connection() {
+    let Some(test) = TestMount::mounted() else { return };
+    fs::write(test.mnt.join("a"), "b").unwrap();
+    let mut open = fs::File::open(test.mnt.join("a")).unwrap();
+    let forced = test.ask("umount", &["-f"]);
+    assert!(!forced.err.contains("nothing was unmounted"), "{}", forced.err);
+    forced.refused(&["the connection to the daemon has ended", "in use by", "open file", "umount -l"]);
+    assert!(open.metadata().is_err() || open.read(&mut [0]).is_err(), "requests fail");
+    wait_until("the supervisor detaches it", || !test.is_mounted());
+    assert_eq!(fs::read(test.src.join("a")).unwrap(), b"b");
+    drop(open);
+    test.nothing_is_left();
 }
 
 /// A lazily detached mount lives on for its open files. The next mount does not wait for its readers, and is
