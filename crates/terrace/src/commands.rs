@@ -29,12 +29,15 @@ const DIES_WITHIN: Duration = Duration::from_secs(2);
 const BUSY_TRIES: u32 = 10;
 const BUSY_PAUSE: Duration = Duration::from_millis(30);
 
+/// Cure where no other is known.
+const SEE_STAT: &str = "`terrace stat` lists the instances";
+
 pub(crate) fn sync(mnt: &Path) -> Result<ExitCode> {
     let (instance, _) = find(mnt)?;
     ask(&instance, Sync {}).map_err(|no| {
         let cure = match no.code {
             ErrorCode::Failed => "the data stay in memory, and terrace writes them again; free space in the source or check its storage".to_owned(),
-            _ => instance.see_log(),
+            _ => cure(&instance, &no, SEE_STAT),
         };
         Failure::new(mnt.display(), no, cure)
     })?;
@@ -64,7 +67,10 @@ pub(crate) fn resize(mnt: &Path, size: String) -> Result<ExitCode> {
     let limit = config::parse_memory("SIZE", size)?;
     let (instance, _) = find(mnt)?;
     let bytes = limit.fixed().map_or(0, |size| size.0);
-    asked(mnt, &instance, Resize { bytes, auto: limit == MemoryLimit::Auto })?;
+    ask(&instance, Resize { bytes, auto: limit == MemoryLimit::Auto }).map_err(|no| {
+        let cure = cure(&instance, &no, "name a size that it takes, or start it again with another --memory");
+        Failure::new(mnt.display(), no, cure)
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -283,8 +289,19 @@ fn missing(mnt: &Path, err: &std::io::Error) -> Failure {
     Failure::new(mnt.display(), why, "name the directory where terrace is mounted")
 }
 
-fn asked<C: Command>(mnt: &Path, instance: &Instance, command: C) -> Result<C::Reply> {
-    ask(instance, command).map_err(|no| Failure::new(mnt.display(), no, instance.see_log()))
+/// [`ask`] for a command that no instance refuses.
+pub(crate) fn asked<C: Command>(mnt: &Path, instance: &Instance, command: C) -> Result<C::Reply> {
+    ask(instance, command).map_err(|no| Failure::new(mnt.display(), &no, cure(instance, &no, SEE_STAT)))
+}
+
+/// The cure of a failed command. The log explains failures alone: an instance does not log what it refuses,
+/// and `refused` is the cure of that.
+pub(crate) fn cure(instance: &Instance, no: &CommandError, refused: &str) -> String {
+    match no.code {
+        ErrorCode::Failed | ErrorCode::Silent => instance.see_log(),
+        ErrorCode::Usage => "use the version of terrace that started this instance".to_owned(),
+        _ => refused.to_owned(),
+    }
 }
 
 /// Sends a command, and repeats it if the daemon died during it: the supervisor starts another.

@@ -52,11 +52,9 @@ fn ask<C: Command>(mnt: &Path, instance: &Instance, command: C) -> Result<C::Rep
 }
 
 fn cure(no: &CommandError, instance: &Instance) -> String {
-    match no.code {
-        ErrorCode::NoGenerations => "mount with a policy that has them: strata or mglru-fg".to_owned(),
-        ErrorCode::Refused => {
-            "`terrace lru MNT` lists the generations; name an older one, or open more with --age".to_owned()
-        }
-        _ => instance.see_log(),
-    }
+    let refused = match no.code {
+        ErrorCode::NoGenerations => "mount with a policy that has them: strata or mglru-fg",
+        _ => "`terrace lru MNT` lists the generations; name an older one, or open more with --age",
+    };
+    commands::cure(instance, no, refused)
 }

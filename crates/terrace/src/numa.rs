@@ -8,15 +8,14 @@ use terrace_api::numa::{Numa, NumaMode, NumaMove, NumaReport, NumaThread};
 
 use crate::cli;
 use crate::commands;
-use crate::error::{Failure, Result};
+use crate::error::Result;
 
 const THREADS_SHOWN: usize = 30;
 
 /// Shows nodes, threads and moves.
 pub(crate) fn numa(args: &cli::NumaArgs) -> Result<ExitCode> {
     let (instance, info) = commands::find(&args.mnt)?;
-    let refused = |no| Failure::new(args.mnt.display(), no, instance.see_log());
-    let numa = *commands::ask(&instance, control::Numa {}).map_err(refused)?.numa;
+    let numa = *commands::asked(&args.mnt, &instance, control::Numa {})?.numa;
     let text = match args.json {
         true => commands::json(&NumaReport { numa, mnt: info.mnt }),
         false => told(&numa),

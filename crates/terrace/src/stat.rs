@@ -76,5 +76,5 @@ pub(crate) fn read_with_mrc(instance: &Instance, info: &Info) -> Result<StatRepo
 }
 
 fn ask<C: Command>(instance: &Instance, info: &Info, command: C) -> Result<C::Reply> {
-    commands::ask(instance, command).map_err(|no| Failure::new(info.mnt.display(), no, instance.see_log()))
+    commands::asked(&info.mnt, instance, command)
 }

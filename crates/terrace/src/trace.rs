@@ -46,9 +46,10 @@ pub(crate) fn trace(args: &cli::Trace) -> Result<ExitCode> {
         .record();
     let mut frames = frames.map_err(|no| {
         let cure = match no.code {
-            ErrorCode::Busy => "wait until it ends, or end the other `terrace trace`".to_owned(),
-            _ => instance.see_log(),
+            ErrorCode::Busy => "wait until it ends, or end the other `terrace trace`",
+            _ => "name a mount, or a directory of `terrace run`",
         };
+        let cure = commands::cure(&instance, &no, cure);
         Failure::new(args.mnt.display(), &no, cure).with_code(busy_is_no(no.code))
     })?;
     let summary = receive(&mut frames, &signals, &limits, &mut out)?;

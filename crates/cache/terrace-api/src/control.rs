@@ -267,7 +267,7 @@ pub enum ErrorCode {
     Covered,
     /// The policy has no generations.
     NoGenerations,
-    /// The generation does not exist, or is one of the two youngest.
+    /// The instance cannot do this: the arguments, or the kind of the instance, exclude it.
     Refused,
     /// The daemon did not answer. Set by the client, never sent.
     Silent,

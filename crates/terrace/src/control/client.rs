@@ -25,7 +25,7 @@ impl Client {
     /// Sends a command and waits for the answer.
     pub(crate) fn ask<C: Command>(&mut self, command: C) -> Result<C::Reply, CommandError> {
         let line = self.exchange(&command.into()).map_err(|err| CommandError::new(ErrorCode::Silent, err))?;
-        read_answer(&line).unwrap_or_else(|err| Err(CommandError::failed(misread(&err))))
+        read_answer(&line).unwrap_or_else(|err| Err(CommandError::new(ErrorCode::Usage, misread(&err))))
     }
 
     /// Sends a command and waits at most `time` for the answer. The connection ends with it.

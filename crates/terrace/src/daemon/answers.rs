@@ -74,13 +74,19 @@ fn refused(why: Refused) -> CommandError {
     CommandError::new(code, why)
 }
 
+/// The engine refuses a size without an error of the system, which a failed writeback has.
+fn not_resized(err: std::io::Error) -> CommandError {
+    let is_refusal = err.kind() == std::io::ErrorKind::InvalidInput && err.raw_os_error().is_none();
+    CommandError::new(if is_refusal { ErrorCode::Refused } else { ErrorCode::Failed }, reason(err))
+}
+
 /// Answers the commands that need only the engine.
 pub(crate) fn of_engine(engine: &Engine, request: Request) -> Result<Reply, CommandError> {
     Ok(match request {
         Request::DropCaches(_) => Reply::DropCaches(DropCachesReply { pages: engine.drop_clean() }),
         Request::Check(_) => Reply::Check(CheckReply { disagreements: engine.check() }),
         Request::Resize(to) if !to.auto => {
-            engine.resize(to.bytes).map_err(|err| CommandError::failed(reason(err)))?;
+            engine.resize(to.bytes).map_err(not_resized)?;
             Reply::Resize(Done {})
         }
         Request::Mrc(_) => Reply::Mrc(MrcReply { mrc: engine.mrc() }),

@@ -56,6 +56,10 @@ impl Answers {
     }
 }
 
+fn refused(why: &str) -> CommandError {
+    CommandError::new(ErrorCode::Refused, why)
+}
+
 impl Answer for Answers {
     fn answer(&self, request: Request) -> Result<Reply, CommandError> {
         Ok(match request {
@@ -78,11 +82,17 @@ impl Answer for Answers {
                 terraced: std::process::id(),
                 mnt: self.dir.clone(),
             }),
+            Request::Resize(to) if to.auto => {
+                return Err(refused("a server of keys chooses its memory once, at its start"));
+            }
+            Request::TierAdd(_) | Request::TierRemove(_) | Request::TierResize(_) => {
+                return Err(refused("a server of keys keeps the tiers of its start"));
+            }
             other => return of_engine(self.store.engine(), other),
         })
     }
 
     fn record(&self) -> Result<Box<dyn Record>, CommandError> {
-        Err(CommandError::new(ErrorCode::Refused, "a server of keys records no trace"))
+        Err(refused("a server of keys records no trace"))
     }
 }

@@ -124,6 +124,23 @@ fn usage() {
     }
 }
 
+/// An instance does not log what it refuses.
+#[test]
+fn refusals_of_an_instance_do_not_name_its_log() {
+    let Some(test) = TestMount::mounted() else { return };
+    let refusals: [(&str, &[&str], &str); 3] = [
+        ("resize", &["1TiB"], "--memory"),
+        ("lru", &["--age"], "mount with a policy"),
+        ("lru", &["--evict", "0"], "mount with a policy"),
+    ];
+    for (verb, arguments, cure) in refusals {
+        let told = test.ask(verb, arguments);
+        assert!(!told.err.contains("the log"), "{}", told.err);
+        told.refused(&[cure]);
+    }
+    test.finish();
+}
+
 #[test]
 fn no_fuse_device() {
     let Some(test) = TestMount::new() else { return };

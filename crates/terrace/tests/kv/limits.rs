@@ -194,6 +194,12 @@ fn commands_of_terrace_reach_a_server() {
     let resized = terrace(&["resize", &dir, "64MiB"]).output().unwrap();
     assert!(resized.status.success());
     assert_eq!(client.say("CONFIG GET maxmemory"), format!("maxmemory {}", 64 << 20));
+    for args in ["resize DIR auto", "trace DIR -o /dev/null", "tier resize DIR ssd 1GiB"] {
+        let args: Vec<&str> = args.split(' ').map(|word| if word == "DIR" { &dir } else { word }).collect();
+        let no = terrace_testkit::command::told(terrace(&args));
+        assert!(!no.err.contains("the log"), "{}", no.err);
+        no.refused(&["a server of keys"]);
+    }
     assert_eq!(client.say("GET k1").len(), 5000);
     served.stop();
 }
