@@ -6,9 +6,8 @@ use std::ptr;
 use std::sync::atomic::Ordering;
 
 use terrace_opens::guard::{FileId, writers};
-use terrace_testkit::is_root;
 
-use crate::processes::{Child, close, fixture, open, shared_word, spin_until};
+use crate::processes::{Child, close, fixture, is_possible, open, shared_word, spin_until};
 
 /// A child that has prepared itself by `begin` and waits.
 fn holder(name: &CString, begin: impl FnOnce(&CString) -> bool) -> Child {
@@ -39,7 +38,7 @@ fn map(name: &CString, open_flags: i32, protection: i32, kind: i32) -> bool {
 /// Writers by descriptors and mappings are found, readers and private mappings are not.
 #[test]
 fn writers_are_found_and_readers_are_not() {
-    if !is_root() {
+    if !is_possible() {
         return;
     }
     let file = fixture();
@@ -78,7 +77,7 @@ fn writers_are_found_and_readers_are_not() {
 /// A thread may have its own table of descriptors, and may outlive its process's first thread.
 #[test]
 fn writers_are_found_in_every_thread() {
-    if !is_root() {
+    if !is_possible() {
         return;
     }
     let file = fixture();

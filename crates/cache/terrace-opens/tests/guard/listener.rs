@@ -7,10 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use terrace_opens::guard::{FileId, Handler, Listener, Task, Unavailable};
-use terrace_testkit::is_root;
 use terrace_testkit::wait::wait_until;
 
-use crate::processes::{Child, TestFile, close, fixture, open, shared_word, spin_until};
+use crate::processes::{Child, TestFile, close, fixture, is_possible, open, shared_word, spin_until};
 
 /// Counts events. Calls `on_open` before an open goes on.
 struct Recorder<F: Fn(FileId, Task) + Sync> {
@@ -128,7 +127,7 @@ fn open_in_all_ways(file: &TestFile) -> i32 {
 
 #[test]
 fn opens_and_last_closes_are_counted_exactly() {
-    if !is_root() {
+    if !is_possible() {
         return;
     }
     let file = fixture();
@@ -144,7 +143,7 @@ fn opens_and_last_closes_are_counted_exactly() {
 
 #[test]
 fn an_open_waits_for_the_handler() {
-    if !is_root() {
+    if !is_possible() {
         return;
     }
     let file = fixture();
@@ -169,7 +168,7 @@ fn an_open_waits_for_the_handler() {
 
 #[test]
 fn own_opens_do_not_wait() {
-    if !is_root() {
+    if !is_possible() {
         return;
     }
     let file = fixture();
@@ -187,7 +186,7 @@ fn own_opens_do_not_wait() {
 /// The daemon dies with opens that it read, and with others in the queue: the kernel lets all go on.
 #[test]
 fn openers_go_on_after_the_death_of_the_listener() {
-    if !is_root() {
+    if !is_possible() {
         return;
     }
     let file = fixture();
@@ -213,7 +212,7 @@ fn openers_go_on_after_the_death_of_the_listener() {
 /// answered by the number of the predecessor's descriptor.
 #[test]
 fn an_open_read_by_a_dead_daemon_is_answered_by_the_next() {
-    if !is_root() {
+    if !is_possible() {
         return;
     }
     let file = fixture();
@@ -253,7 +252,7 @@ fn open_descriptors() -> Vec<RawFd> {
 /// A full table would make the kernel deny an open. The listener has a spare descriptor for the event.
 #[test]
 fn a_full_table_of_descriptors_denies_no_open() {
-    if !is_root() {
+    if !is_possible() {
         return;
     }
     let file = fixture();
@@ -281,7 +280,7 @@ fn a_full_table_of_descriptors_denies_no_open() {
 
 #[test]
 fn files_are_watched_until_unwatched() {
-    if !is_root() {
+    if !is_possible() {
         return;
     }
     let file = fixture();
@@ -305,7 +304,7 @@ fn files_are_watched_until_unwatched() {
 
 #[test]
 fn a_listener_without_the_right_names_it() {
-    if !is_root() {
+    if !is_possible() {
         return;
     }
     let child = Child::fork(|| {

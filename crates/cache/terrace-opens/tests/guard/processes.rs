@@ -10,6 +10,30 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use terrace_opens::guard::{Listener, Unavailable};
+
+/// OVERLAYFS_SUPER_MAGIC of linux/magic.h.
+const OVERLAYFS: rustix::fs::FsWord = 0x794c_7630;
+
+/// Whether the kernel reports opens and holders to this process. Otherwise the test is skipped with a message.
+#[track_caller]
+pub(crate) fn is_possible() -> bool {
+    if !terrace_testkit::is_root() {
+        return false;
+    }
+    match Listener::new() {
+        Err(why @ (Unavailable::NeedsAdmin | Unavailable::NoKernelSupport(_))) => {
+            terrace_testkit::skipped!("{why}");
+            return false;
+        }
+        listener => drop(listener.unwrap()),
+    }
+    let is_overlay = rustix::fs::statfs(env!("CARGO_TARGET_TMPDIR")).unwrap().f_type == OVERLAYFS;
+    if is_overlay {
+        terrace_testkit::skipped!("the target directory is on overlayfs, which hides the holders of a file");
+    }
+    !is_overlay
+}
 
 /// A word in memory that the test shares with its children, 0 at first.
 pub(crate) fn shared_word() -> &'static AtomicU32 {
