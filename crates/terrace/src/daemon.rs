@@ -157,7 +157,7 @@ fn serve(shared: &mut Shared, recovering: bool, recorded: Sender<Sender<()>>) ->
     engine.serve().map_err(no_cache)?;
     replay::before_serving(&engine, shared.place.src_fd.as_fd(), recovering)?;
     let control = Arc::new(Server::default());
-    let stopper = Arc::new(Stopper::new(engine.clone(), shared, &front).map_err(no_threads)?);
+    let stopper = Arc::new(Stopper::new(engine.clone(), shared, &front).map_err(no_copy)?);
     let (begun, serves) = std::sync::mpsc::channel();
     let tiers = Arc::new(Live::new(engine.clone(), shared));
     tiers.clone().try_stores_again().map_err(no_threads)?;
@@ -275,8 +275,15 @@ fn no_mount(err: std::io::Error) -> Failure {
     cannot("the mount cannot be served", err)
 }
 
+fn no_copy(err: std::io::Error) -> Failure {
+    let what = "the channel to the supervisor cannot be duplicated";
+    Failure::new(what, reason(err), "raise the limit of open files (`ulimit -n`)")
+}
+
+/// Threads also need copies of sockets.
 fn no_threads(err: std::io::Error) -> Failure {
-    cannot("threads of the daemon cannot start", err)
+    let cure = "raise the limits of processes (`ulimit -u`, pids.max of the control group) and of open files";
+    Failure::new("threads of the daemon cannot start", reason(err), cure)
 }
 
 fn cannot(what: &str, err: std::io::Error) -> Failure {

@@ -201,10 +201,17 @@ impl Instance {
         if let Err(err) = noted
             && err.kind() != io::ErrorKind::NotFound
         {
-            tracing::warn!(
-                "{}: cannot create or remove the mark of a running stop: {err}; a new mount here may wait wrongly",
-                self.path("stopping").display()
-            );
+            let mark = self.path("stopping");
+            let mark = mark.display();
+            match stopping {
+                true => tracing::warn!(
+                    "{mark}: the mark of a stop cannot be created ({err}): a mount of this source fails instead of waiting for the stop; free \
+                     space there"
+                ),
+                false => tracing::warn!(
+                    "{mark}: the mark of a stop cannot be removed ({err}): the next mount waits until this instance ends; remove the file"
+                ),
+            }
         }
     }
 

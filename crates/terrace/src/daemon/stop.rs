@@ -183,13 +183,13 @@ impl Stopper {
         written
     }
 
-    /// SIGTERM stops lazily: the sender requests the end, and waits for no answer.
+    /// SIGTERM stops lazily: a signal has no answer that could refuse it, so a mount in use is detached.
     pub(super) fn obey_signals(&self) {
         let signals = match sys::signal_fd(&[libc::SIGTERM]) {
             Ok(signals) => signals,
             Err(err) => {
                 return tracing::error!(
-                    "signals cannot be received ({err}): SIGTERM does not stop this mount, `terrace umount` does"
+                    "signals cannot be received ({err}): SIGTERM does not stop this instance, `terrace umount` does; raise the limit of open files"
                 );
             }
         };
@@ -202,9 +202,9 @@ impl Stopper {
         }
     }
 
-    /// Stops the instance. Unwritable data keep a mount alive, and the log has the reason. The user can make
-    /// room and stop it again. The private mount of a finished command is out of the user's reach. It ends
-    /// after a while, and its unwritten data are lost.
+    /// Stops the instance. A stop fails if data cannot be written, or if the mount is covered. Then a mount
+    /// stays, the log has the reason, and the user can stop it again. The instance of a finished command is out
+    /// of the user's reach. After some tries, it ends without the unwritable data.
     fn obey(&self) {
         for tried in 1.. {
             let last = self.kind == Kind::Run && tried == TRIES;

@@ -185,9 +185,18 @@ impl Supervisor {
             metrics: self.setup.metrics.as_ref().and_then(|held| Some(held.local_addr().ok()?.to_string())),
         };
         if let Err(err) = self.setup.instance.write_info(&info) {
-            tracing::warn!(
-                "the record of this server cannot be written ({err}): `terrace stat` does not find it"
-            );
+            let record = self.setup.instance.path("info.json");
+            let record = record.display();
+            match self.restarts {
+                0 => tracing::warn!(
+                    "{record}: the record cannot be written ({err}): `terrace stat` does not find this server; free space there, and start it \
+                     again"
+                ),
+                _ => tracing::warn!(
+                    "{record}: the record still names the server before the restart ({err}): `terrace stat` shows that process; free space \
+                     there"
+                ),
+            }
         }
     }
 

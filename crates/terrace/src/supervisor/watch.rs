@@ -509,10 +509,19 @@ impl Watch {
             version: env!("CARGO_PKG_VERSION").to_owned(),
         };
         if let Err(err) = instance.write_info(&info) {
-            tracing::error!(
-                "{}: info.json cannot be written ({err}): commands do not find this mount; free space there",
-                instance.path("").display()
-            );
+            let record = instance.path("info.json");
+            let record = record.display();
+            match self.restarts {
+                0 => tracing::error!(
+                    "{record}: the record cannot be written ({err}): commands do not find this instance; free space there, end process {} \
+                     with SIGTERM, and start it again",
+                    info.pid
+                ),
+                _ => tracing::error!(
+                    "{record}: the record still names the terraced before the restart ({err}): after a death of the supervisor, commands \
+                     take this instance for dead; free space there"
+                ),
+            }
         }
     }
 }

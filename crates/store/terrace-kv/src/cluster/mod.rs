@@ -179,8 +179,13 @@ fn owners_of(nodes: &[Node]) -> Result<Vec<u16>, BadMap> {
     let mut owners: Vec<Option<u16>> = vec![None; usize::from(SLOTS)];
     for (at, node) in nodes.iter().enumerate() {
         for slot in node.slots.iter().flat_map(Clone::clone) {
-            if owners[usize::from(slot)].replace(at as u16).is_some() {
-                return Err(BadMap(format!("two nodes have slot {slot}")));
+            match owners[usize::from(slot)].replace(at as u16) {
+                None => {}
+                Some(other) if usize::from(other) == at => {
+                    let Node { host, port, .. } = node;
+                    return Err(BadMap(format!("{host}:{port} has slot {slot} twice; write it once")));
+                }
+                Some(_) => return Err(BadMap(format!("two nodes have slot {slot}"))),
             }
         }
     }
@@ -229,6 +234,10 @@ mod tests {
         let refused = |text: &str| Cluster::parse(text, "127.0.0.1", 7001).unwrap_err().0;
         assert_eq!(refused(&MAP.replace("8192-16382", "8193-16382")), "no node has slot 8192");
         assert_eq!(refused(&MAP.replace("8192-16382", "8191-16382")), "two nodes have slot 8191");
+        assert_eq!(
+            refused(&MAP.replace("\"16383\"", "\"16383\", \"7\"")),
+            "127.0.0.1:7001 has slot 7 twice; write it once"
+        );
         assert!(refused(&MAP.replace("16383", "16384")).contains("no range of slots"));
         assert_eq!(
             refused(&MAP.replace("7001", "7009")),

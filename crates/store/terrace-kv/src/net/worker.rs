@@ -325,10 +325,9 @@ impl Worker {
                     Err(err) if err.kind() == io::ErrorKind::WouldBlock => break,
                     Err(err) if err.kind() == io::ErrorKind::ConnectionAborted => {}
                     Err(err) => {
-                        // Descriptors have run out for a while. No event reports the end of that.
-                        tracing::warn!(
-                            "no client is accepted for now ({err}): raise the limit of open files"
-                        );
+                        // Descriptors or memory have run out for a while. No event reports the end of that.
+                        let cure = accept_cure(&err);
+                        tracing::warn!("no client is accepted for now ({err}): {cure}");
                         self.accept_again = true;
                         break;
                     }
@@ -359,5 +358,16 @@ impl Worker {
         if let Some(connection) = self.connections.remove(&at) {
             connection.end(&self.server);
         }
+    }
+}
+
+/// The cure of an accept that failed.
+fn accept_cure(err: &io::Error) -> &'static str {
+    use rustix::io::Errno;
+    match Errno::from_io_error(err) {
+        Some(Errno::MFILE) => "raise the limit of open files of this server, or lower --clients-max",
+        Some(Errno::NFILE) => "raise the limit of open files of the machine (sysctl fs.file-max)",
+        Some(Errno::NOMEM | Errno::NOBUFS) => "free memory, or raise the limit of the control group",
+        _ => "it is tried again",
     }
 }
