@@ -162,7 +162,7 @@ pub trait Evict: Send + fmt::Debug {
 
     /// The only clock, in milliseconds; it never decreases. It stamps generations, and `mglru-fg` opens them
     /// by it. The simulator has no time.
-    fn set_time(&mut self, _now_ms: u64) {}
+    fn set_time(&mut self, now_ms: u64);
 
     /// One access to a resident page, reported at once. The engine has the touch table instead, and never
     /// calls this. The simulator's exact mode calls it *in addition* to raising the count in the table. A

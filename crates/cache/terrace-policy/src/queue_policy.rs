@@ -306,6 +306,9 @@ impl<R: Rules> Evict for QueuePolicy<R> {
         self.rules.set_capacity(pages);
     }
 
+    /// No page has a time.
+    fn set_time(&mut self, _now_ms: u64) {}
+
     fn accessed(&mut self, slot: Slot) {
         if R::MOVES {
             self.told = true;

@@ -190,6 +190,9 @@ impl Evict for Opt {
 
     fn set_capacity(&mut self, _pages: usize) {}
 
+    /// No page has a time.
+    fn set_time(&mut self, _now_ms: u64) {}
+
     fn accessed(&mut self, slot: Slot) {
         self.remove(slot);
         self.used(slot);

@@ -308,6 +308,9 @@ impl Evict for Classic {
 
     fn set_capacity(&mut self, _pages: usize) {}
 
+    /// No page has a time.
+    fn set_time(&mut self, _now_ms: u64) {}
+
     fn accessed(&mut self, slot: Slot) {
         self.exact = true;
         if self.last_used.replace(slot) != Some(slot) {
