@@ -4,9 +4,11 @@
 use crate::process;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use terrace_api::instance::Info;
 use terrace_system::mounts::{self, Entry};
 use terrace_system::proc;
+use terrace_testkit::wait::holds_within;
 
 /// Directory of the instances' sockets, by the product's own rule.
 pub(crate) fn runtime_dir() -> PathBuf {
@@ -35,7 +37,7 @@ pub fn instances() -> Vec<(PathBuf, Info)> {
 /// All leftovers of work below `dir`, one line each. Waits briefly for processes that are ending.
 pub fn find(dir: &Path) -> Vec<String> {
     let mut found = Vec::new();
-    process::holds_within(30, || {
+    holds_within(Duration::from_secs(30), || {
         found = look(dir);
         found.is_empty()
     });
@@ -77,8 +79,8 @@ fn mentions(pid: i32, name: &str) -> bool {
 
 /// Ends the results of [`find`], by process id: for tests that failed half-way. FUSE connections come first:
 /// a dying terraced may wait for a lock of a program that waits for terraced's answer, and no signal ends
-/// either.
-pub fn clear(dir: &Path) {
+/// either. Returns the mounts that remain, one line each.
+pub fn clear(dir: &Path) -> Vec<String> {
     let name = dir.to_str().expect("a UTF-8 path");
     unmount_below(name, libc::MNT_FORCE);
     for pid in proc::pids() {
@@ -94,6 +96,7 @@ pub fn clear(dir: &Path) {
             let _ = std::fs::remove_dir_all(place);
         }
     }
+    mounts_of(name).map(|mount| format!("mount: {mount:?}")).collect()
 }
 
 /// Mounts with the place in their point, source or root.

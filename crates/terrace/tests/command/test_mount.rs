@@ -184,9 +184,15 @@ impl TestMount {
 impl Drop for TestMount {
     fn drop(&mut self) {
         // The mount table has names without symbolic links.
-        self.dir.path().canonicalize().iter().for_each(|dir| leftovers::clear(dir));
-        // A test may have replaced the mount point.
-        let _ = rustix::mount::unmount(&self.mnt, UnmountFlags::FORCE | UnmountFlags::DETACH);
+        let dir = self.dir.path().canonicalize().expect("the directory of the test");
+        let mut remaining = leftovers::clear(&dir);
+        // The mount point of a test may lie elsewhere.
+        if leftovers::is_mounted(&self.mnt)
+            && let Err(err) = rustix::mount::unmount(&self.mnt, UnmountFlags::FORCE | UnmountFlags::DETACH)
+        {
+            remaining.push(format!("{}: {err}", self.mnt.display()));
+        }
+        assert!(remaining.is_empty() || std::thread::panicking(), "not unmounted: {remaining:?}");
     }
 }
 
