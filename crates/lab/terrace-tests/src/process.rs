@@ -281,8 +281,3 @@ pub fn next_child(supervisor: i32, last: i32) -> Option<i32> {
     });
     found
 }
-
-/// Whether a condition becomes true within `seconds`.
-pub fn holds_within(seconds: u64, condition: impl FnMut() -> bool) -> bool {
-    asking_every(Duration::from_millis(10), Duration::from_secs(seconds), condition)
-}

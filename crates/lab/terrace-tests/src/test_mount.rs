@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 use terrace_api::instance::Info;
 use terrace_api::stats::StatReport;
+use terrace_testkit::wait::holds_within;
 
 /// Directory of the statistics left by commands under `terrace run`.
 const STATS: &str = "stats";
@@ -254,7 +256,7 @@ impl TestMount {
         order.iter().for_each(|pid| {
             process::kill(*pid, libc::SIGKILL);
         });
-        let gone = process::holds_within(20, || {
+        let gone = holds_within(Duration::from_secs(20), || {
             let living = leftovers::daemons(self.dir.path());
             living.iter().for_each(|pid| {
                 process::kill(*pid, libc::SIGKILL);

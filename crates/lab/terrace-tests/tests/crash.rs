@@ -2,7 +2,7 @@
 //! kill -9, and by the signals of crashes.
 
 use std::time::Duration;
-use terrace_testkit::wait::asking_every;
+use terrace_testkit::wait::{asking_every, holds_within};
 use terrace_tests::rng::{Rng, seed};
 use terrace_tests::stress::Stress;
 use terrace_tests::{Side, TestMount, amount, leftovers, process};
@@ -49,7 +49,7 @@ fn terraced_dies(test: &str, seed: u64, apart: Duration, rounds: u64, signal: im
         let signal = signal(&mut rng);
         println!("round {round}: signal {signal}");
         assert!(process::kill(before, signal), "round {round}: terraced {before} was not there");
-        let again = process::holds_within(20, || {
+        let again = holds_within(Duration::from_secs(20), || {
             // Without a real fault, Rust's handlers for SIGSEGV and SIGBUS return once and wait for the fault
             // to repeat.
             if process::alive(before) {
@@ -59,7 +59,7 @@ fn terraced_dies(test: &str, seed: u64, apart: Duration, rounds: u64, signal: im
         });
         assert!(again, "round {round}: no new terraced after 20 s");
         let seen = stress.versions.writes().load(std::sync::atomic::Ordering::SeqCst);
-        let moves = process::holds_within(20, || {
+        let moves = holds_within(Duration::from_secs(20), || {
             stress.expect_all_running();
             stress.versions.writes().load(std::sync::atomic::Ordering::SeqCst) > seen + 20
         });
@@ -165,7 +165,7 @@ fn unrecorded_terraced_ends_with_its_supervisor() {
     let terraced =
         unrecorded.expect("in one of 200 starts the supervisor was stopped between let-go and record");
     process::kill(mount.supervisor(), libc::SIGKILL);
-    let ended = process::holds_within(10, || !process::alive(terraced));
+    let ended = holds_within(Duration::from_secs(10), || !process::alive(terraced));
     assert!(ended, "terraced {terraced} lives on, and info.json names {}", mount.terraced());
     mount.mount();
     mount.finish();
@@ -185,7 +185,10 @@ fn unrecorded_terraced(mount: &TestMount, rng: &mut Rng) -> Option<i32> {
         return Some(new);
     }
     process::kill(supervisor, libc::SIGCONT);
-    assert!(process::holds_within(20, || mount.terraced() == new), "terraced {new} does not serve");
+    assert!(
+        holds_within(Duration::from_secs(20), || mount.terraced() == new),
+        "terraced {new} does not serve"
+    );
     None
 }
 
@@ -221,7 +224,8 @@ fn terraced_killed_during_a_stop_ends_the_run() {
             let file = mount.src().join(format!("file{round}"));
             let written = format!("echo {round} > {}", file.display());
             let mut run = process::Background::new(mount.command("sh").args(["-c", &written]));
-            let is_written = process::holds_within(60, || file.metadata().is_ok_and(|meta| meta.len() > 0));
+            let is_written =
+                holds_within(Duration::from_secs(60), || file.metadata().is_ok_and(|meta| meta.len() > 0));
             assert!(is_written, "TERRACE_SEED={seed}, round {round}: the command did not write");
             std::thread::sleep(Duration::from_micros(rng.below(20_000)));
             for _ in 0..3 {

@@ -5,8 +5,10 @@ use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use terrace_api::stats::StatReport;
 use terrace_api::tiers::{SERVING, TierKind, TierRow};
+use terrace_testkit::wait::holds_within;
 use terrace_tests::rng::{Rng, seed};
 use terrace_tests::{Side, SmallDisk, TestDir, TestMount, amount, process, terrace};
 
@@ -163,7 +165,7 @@ fn device_stays_warm_when_terraced_is_killed() {
             fixture.compare_by_program(round);
         }
         let serves = || fixture.mount.terraced() != before && device(&fixture.mount.stat()).state == SERVING;
-        assert!(process::holds_within(60, serves), "round {round}: {:?}", fixture.mount.stat());
+        assert!(holds_within(Duration::from_secs(60), serves), "round {round}: {:?}", fixture.mount.stat());
         let stat = fixture.mount.stat();
         let now = device(&stat);
         // A page in memory has no device copy any more: the record of its slot was dropped.
@@ -230,7 +232,7 @@ fn second_mount_reads_from_the_device() {
     fixture.mount.umount();
     fixture.mount.mount();
     let serves = || device(&fixture.mount.stat()).state == SERVING;
-    assert!(process::holds_within(60, serves), "{:?}", fixture.mount.stat());
+    assert!(holds_within(Duration::from_secs(60), serves), "{:?}", fixture.mount.stat());
     // Random pages first: in a sequential read the source also fills short gaps, and the kernel caches pages
     // already read.
     fixture.compare_by_program(3);
@@ -383,7 +385,7 @@ fn two_tiers_serve_and_one_that_is_lost_is_left_out() {
     // Killed, then unmounted: the tier must not serve the old content of changed pages.
     let before = fixture.mount.terraced();
     process::kill(before, libc::SIGKILL);
-    assert!(process::holds_within(60, || fixture.mount.terraced() != before && both_serve(0)));
+    assert!(holds_within(Duration::from_secs(60), || fixture.mount.terraced() != before && both_serve(0)));
     for what in ["killed", "changed"] {
         change(fixture.mount.at(), &mut rng, 20);
         fixture.mount.terrace("sync", &[]).expect_success();
@@ -431,7 +433,7 @@ fn target_in_a_store_outlives_mounts_and_daemons() {
     let before = fixture.mount.terraced();
     process::kill(before, libc::SIGKILL);
     let serves = || fixture.mount.terraced() != before && device(&fixture.mount.stat()).state == SERVING;
-    assert!(process::holds_within(60, serves));
+    assert!(holds_within(Duration::from_secs(60), serves));
     fixture.compare("killed");
     fixture.compare_by_program(7);
     fixture.mount.check();
@@ -444,10 +446,12 @@ fn target_in_a_store_outlives_mounts_and_daemons() {
     fs::rename(&store, &aside).unwrap();
     fs::write(&store, "").unwrap();
     fixture.compare("lost");
-    assert!(process::holds_within(60, || device(&fixture.mount.stat()).state.starts_with("off: ")));
+    assert!(holds_within(Duration::from_secs(60), || device(&fixture.mount.stat())
+        .state
+        .starts_with("off: ")));
     fs::remove_file(&store).unwrap();
     fs::rename(&aside, &store).unwrap();
-    assert!(process::holds_within(60, || device(&fixture.mount.stat()).state == SERVING));
+    assert!(holds_within(Duration::from_secs(60), || device(&fixture.mount.stat()).state == SERVING));
     fixture.warm();
     fixture.mount.umount();
     fixture.mount.mount();

@@ -12,7 +12,8 @@ use terrace_api::lru::LruReport;
 use terrace_api::numa::NumaReport;
 use terrace_api::stats::StatReport;
 use terrace_testkit::process::processor_share;
-use terrace_tests::process::{self, holds_within};
+use terrace_testkit::wait::holds_within;
+use terrace_tests::process;
 use terrace_tests::rng::{Rng, fill, seed};
 use terrace_tests::{Side, TestDir, TestMount, amount, product, terrace, tools};
 
@@ -58,7 +59,7 @@ fn reader(mount: &TestMount, pages: &[u64]) -> Command {
 fn recording(mount: &TestMount, file: &std::path::Path) -> Child {
     let mut command = terrace(&["trace", "--json", "-o"]);
     let child = command.arg(file).arg(mount.at()).stdout(Stdio::piped()).spawn().unwrap();
-    let begun = holds_within(20, || fs::metadata(file).is_ok_and(|meta| meta.len() > 0));
+    let begun = holds_within(Duration::from_secs(20), || fs::metadata(file).is_ok_and(|meta| meta.len() > 0));
     assert!(begun, "no recording");
     child
 }
@@ -181,7 +182,7 @@ fn the_observer_of_64_fast_readers_is_cheap() {
         let stat = mount.terrace("stat", &["--json"]).stdout;
         serde_json::from_str::<StatReport>(&stat).map_or(0, |stat| stat.cache.preload.hits)
     };
-    assert!(holds_within(20, || hits() > 1_000_000), "no hits");
+    assert!(holds_within(Duration::from_secs(20), || hits() > 1_000_000), "no hits");
     let share = processor_share(mount.terraced(), "numa", || std::thread::sleep(Duration::from_secs(4)));
     let threads = mount.terrace("numa", &["--json"]).json::<NumaReport>().numa.threads;
     let seen = threads.len();

@@ -6,6 +6,7 @@
 use std::process::Command;
 use std::time::Duration;
 
+use terrace_testkit::wait::holds_within;
 use terrace_tests::rng::{Rng, seed};
 use terrace_tests::tools::{compile, need};
 use terrace_tests::{Chaos, Fault, Side, TestMount, amount, is_root, leftovers, process, product};
@@ -83,7 +84,7 @@ fn leased_reads_are_never_old_after_all_is_killed() {
             let (at, pause) = (mount.at().to_owned(), 500 + rng.below(1200));
             move || {
                 let find = || leftovers::instances().into_iter().find(|(_, info)| info.mnt == at);
-                assert!(process::holds_within(60, || find().is_some()));
+                assert!(holds_within(Duration::from_secs(60), || find().is_some()));
                 std::thread::sleep(Duration::from_millis(pause));
                 let (_, info) = find().unwrap();
                 // A stopped supervisor cannot restart terraced.

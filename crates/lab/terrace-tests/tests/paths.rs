@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::process::Command;
+use std::time::Duration;
+use terrace_testkit::wait::holds_within;
 use terrace_tests::memory::Memory;
 use terrace_tests::process::{self, Background};
 use terrace_tests::rng::{Rng, fill, seed};
@@ -427,7 +429,7 @@ fn run_keeps_status_signals_and_leaves_nothing() {
         ready.display()
     );
     let mut running = Background::new(&mut run(&["bash", "-c", &script]));
-    assert!(process::holds_within(20, || ready.exists()));
+    assert!(holds_within(Duration::from_secs(20), || ready.exists()));
     process::kill(running.id(), libc::SIGTERM);
     let status = running.wait(std::time::Duration::from_secs(20)).expect("it ends");
     assert_eq!(status.code(), Some(9));
@@ -442,7 +444,8 @@ fn run_keeps_status_signals_and_leaves_nothing() {
             ready.display()
         ),
     ]));
-    assert!(process::holds_within(20, || std::path::Path::new(&format!("{}2", ready.display())).exists()));
+    assert!(holds_within(Duration::from_secs(20), || std::path::Path::new(&format!("{}2", ready.display()))
+        .exists()));
     process::kill(running.id(), libc::SIGKILL);
     assert!(running.wait(std::time::Duration::from_secs(20)).is_some());
     process::kill(-running.id(), libc::SIGTERM);
@@ -557,7 +560,7 @@ fn open_descriptors_survive_a_restart() {
         let first = mount.terraced();
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                process::holds_within(20, || mount.terraced() != first);
+                holds_within(Duration::from_secs(20), || mount.terraced() != first);
                 fs::write(&pid_file, mount.terraced().to_string()).unwrap();
             });
             command.env("BASH_ENV", "/dev/null");

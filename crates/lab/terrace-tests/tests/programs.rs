@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use terrace_testkit::wait::holds_within;
 use terrace_tests::busy;
 use terrace_tests::process::{self, Background};
 use terrace_tests::rng::{Rng, seed};
@@ -430,7 +431,7 @@ fn sqlite(side: Side, trouble: Option<Fault>) {
         let length = || std::fs::metadata(&acked).expect("a file").len();
         let before = length();
         let mut writer = Background::new(&mut command);
-        process::holds_within(60, || length() > before);
+        holds_within(Duration::from_secs(60), || length() > before);
         std::thread::sleep(Duration::from_millis(rng.below(800)));
         let early = writer.wait(Duration::ZERO);
         assert!(
@@ -543,7 +544,7 @@ impl Drop for Postgres {
         let pid = std::fs::read_to_string(self.data.join("postmaster.pid")).ok();
         if let Some(pid) = pid.and_then(|t| t.lines().next()?.parse().ok()) {
             process::kill(pid, libc::SIGQUIT);
-            process::holds_within(5, || !process::alive(pid));
+            holds_within(Duration::from_secs(5), || !process::alive(pid));
         }
         if std::thread::panicking() {
             let log = std::fs::read_to_string(self.sock.join("log")).unwrap_or_default();

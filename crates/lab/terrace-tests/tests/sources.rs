@@ -12,6 +12,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use terrace_api::tiers::TierKind;
+use terrace_testkit::wait::holds_within;
 use terrace_tests::process::{self, Background};
 use terrace_tests::{Side, TestDir, TestMount, is_root};
 use zoo::{Kind, Source};
@@ -191,7 +192,7 @@ impl Zoo<'_> {
             let is = |name: &str, wanted: &[u8]| {
                 fs::read(mount.at().join(name)).is_ok_and(|found| found == wanted)
             };
-            if !process::holds_within(20, || is("file", &content) && is("replaced", &other)) {
+            if !holds_within(Duration::from_secs(20), || is("file", &content) && is("replaced", &other)) {
                 self.differences
                     .push(format!("a change beside the mount is not seen in 20 s (round {round})"));
             }
@@ -227,7 +228,7 @@ for number in range(150):
         let mut child = Background::new(&mut writer);
         let count = || fs::read_to_string(&answers).expect("a file of the test").lines().count();
         for kill_at in [40, 100] {
-            process::holds_within(60, || count() >= kill_at);
+            holds_within(Duration::from_secs(60), || count() >= kill_at);
             process::kill(mount.terraced(), libc::SIGKILL);
         }
         let has_ended = child.wait(Duration::from_secs(120)).is_some();

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use terrace_api::stats::Stats;
-use terrace_testkit::wait::asking_every;
+use terrace_testkit::wait::{asking_every, holds_within};
 use terrace_tests::process::{self, Background};
 use terrace_tests::rng::{Rng, seed};
 use terrace_tests::{Side, TestDir, TestMount, terrace};
@@ -108,7 +108,7 @@ fn a_stage_that_was_killed_goes_on_where_it_was() {
         killed.kill();
         // The daemon completes the request under way.
         let mut last = 0;
-        process::holds_within(20, || std::mem::replace(&mut last, there()) == there());
+        holds_within(Duration::from_secs(20), || std::mem::replace(&mut last, there()) == there());
         there() < pages
     });
     assert!(in_the_middle, "it was never killed in the middle");

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
+use terrace_testkit::wait::holds_within;
 use terrace_tests::amount;
 use terrace_tests::process::{self, Background, helper};
 use terrace_tests::rng::{Rng, seed};
@@ -81,7 +82,7 @@ fn names_changed_by_others_fail_the_storm() {
     let seed = seed("storm-changed");
     let mount = TestMount::new("storm-changed", Side::Plain, "");
     let mut storm = Background::new(names(&mount, 60, seed).stdout(Stdio::null()));
-    let found = process::holds_within(GRACE_S, || {
+    let found = holds_within(Duration::from_secs(GRACE_S), || {
         for entry in std::fs::read_dir(mount.at().join("w0")).into_iter().flatten().flatten() {
             let _ = std::fs::remove_file(entry.path());
         }
@@ -200,7 +201,10 @@ fn stopped_daemon_delays_programs_and_loses_nothing() {
         pause(1000);
         process::kill(supervisor, libc::SIGCONT);
         let third = mount.next_terraced(second);
-        assert!(process::holds_within(60, || mount.terraced() == third), "terraced {third} does not serve");
+        assert!(
+            holds_within(Duration::from_secs(60), || mount.terraced() == third),
+            "terraced {third} does not serve"
+        );
     }
     // A terraced without its supervisor continues to serve once it knows that it is recorded.
     pause(500);

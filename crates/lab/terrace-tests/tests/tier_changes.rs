@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use terrace_api::control::TierChange;
 use terrace_api::tiers::{SERVING, TierKind, TierRow};
+use terrace_testkit::wait::holds_within;
 use terrace_tests::process::{self, Background, Outcome};
 use terrace_tests::rng::{Rng, seed};
-use terrace_tests::{Side, TestDir, TestMount, amount, process::holds_within, terrace};
+use terrace_tests::{Side, TestDir, TestMount, amount, terrace};
 
 const MIB: usize = 1 << 20;
 const FILES: [(&str, usize); 3] = [("large", 28 * MIB), ("middle", 3 * MIB), ("odd", 61_517)];
@@ -144,7 +145,7 @@ fn targets_come_and_go_under_verified_reads() {
     let readers = fixture.readers();
     let filled = |name: &str, pages: u64| {
         assert!(
-            holds_within(60, || use_of(&fixture.rows(), name).pages >= pages),
+            holds_within(Duration::from_secs(60), || use_of(&fixture.rows(), name).pages >= pages),
             "{name}: {:?}",
             fixture.rows()
         );
@@ -171,12 +172,13 @@ fn targets_come_and_go_under_verified_reads() {
     let before = fixture.mount.terraced();
     process::kill(before, libc::SIGKILL);
     assert!(
-        holds_within(60, || fixture.serves_after(before)) && fixture.names() == ["second"],
+        holds_within(Duration::from_secs(60), || fixture.serves_after(before))
+            && fixture.names() == ["second"],
         "{:?}",
         fixture.rows()
     );
     let is_read = || use_of(&fixture.rows(), "second").hits > 100;
-    assert!(holds_within(60, is_read), "{:?}", fixture.rows());
+    assert!(holds_within(Duration::from_secs(60), is_read), "{:?}", fixture.rows());
     readers.end();
     fixture.compare("at the end");
     fixture.mount.check();
@@ -193,7 +195,11 @@ fn targets_outlive_two_deaths_of_terraced() {
     for death in 1..=3 {
         let before = fixture.mount.terraced();
         process::kill(before, libc::SIGKILL);
-        assert!(holds_within(60, || fixture.serves_after(before)), "death {death}: {:?}", fixture.rows());
+        assert!(
+            holds_within(Duration::from_secs(60), || fixture.serves_after(before)),
+            "death {death}: {:?}",
+            fixture.rows()
+        );
         assert_eq!(fixture.names(), ["device", "second"], "death {death}");
     }
     readers.end();
@@ -223,7 +229,7 @@ fn terraced_killed_amid_a_change_has_one_set_of_targets() {
         process::kill(before, libc::SIGKILL);
         let ended = change.wait(Duration::from_secs(60)).expect("the command ends");
         assert!(
-            holds_within(60, || fixture.serves_after(before)),
+            holds_within(Duration::from_secs(60), || fixture.serves_after(before)),
             "round {round}, {what}: {:?}",
             fixture.rows()
         );
@@ -258,14 +264,23 @@ fn target_in_a_store_comes_and_goes() {
     let added = fixture.changed("add", &[&sized, "--name", "store"]);
     assert_eq!(added.path.to_str(), Some(&*place), "{added:?}");
     let readers = fixture.readers();
-    assert!(holds_within(60, || use_of(&fixture.rows(), "device").pages > 1000), "{:?}", fixture.rows());
+    assert!(
+        holds_within(Duration::from_secs(60), || use_of(&fixture.rows(), "device").pages > 1000),
+        "{:?}",
+        fixture.rows()
+    );
     fixture.changed("remove", &["device"]);
-    assert!(holds_within(60, || use_of(&fixture.rows(), "store").hits > 100), "{:?}", fixture.rows());
+    assert!(
+        holds_within(Duration::from_secs(60), || use_of(&fixture.rows(), "store").hits > 100),
+        "{:?}",
+        fixture.rows()
+    );
     fixture.refused("resize", &["store", "64MiB"], "keeps its size");
     let before = fixture.mount.terraced();
     process::kill(before, libc::SIGKILL);
     assert!(
-        holds_within(60, || fixture.serves_after(before)) && fixture.names() == ["store"],
+        holds_within(Duration::from_secs(60), || fixture.serves_after(before))
+            && fixture.names() == ["store"],
         "{:?}",
         fixture.rows()
     );

@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use terrace_testkit::wait::holds_within;
 use terrace_tests::process::{self, Background, Outcome};
 use terrace_tests::{Side, TestDir, TestMount, product, terrace};
 
@@ -41,7 +42,7 @@ fn top_prints_lines_and_ends_with_the_mount() {
     let mut watching = Background::new(command.stdin(Stdio::null()).stdout(out).stderr(err));
     let read = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap();
     assert_eq!(fs::read(mount.at().join("data")).unwrap().len(), 4 << 20);
-    assert!(process::holds_within(WAIT_SECONDS, || read("out").lines().count() >= 2));
+    assert!(holds_within(Duration::from_secs(WAIT_SECONDS), || read("out").lines().count() >= 2));
     assert!(
         read("out").lines().all(|line| line.contains("DRAM") && line.contains("hit ratio")),
         "{}",
@@ -87,7 +88,7 @@ fn on_terminal(args: &[&str], end: impl FnOnce(&mut fs::File, i32)) -> (String, 
         }
     });
     let text = || String::from_utf8_lossy(&all.lock().unwrap()).into_owned();
-    assert!(process::holds_within(WAIT_SECONDS, || text().contains("DRAM")), "{:?}", text());
+    assert!(holds_within(Duration::from_secs(WAIT_SECONDS), || text().contains("DRAM")), "{:?}", text());
     end(&mut ours, watching.id());
     let status = watching.wait(Duration::from_secs(WAIT_SECONDS)).expect("it ends");
     reading.join().unwrap();
@@ -155,7 +156,7 @@ fn a_browser_shows_tiers_rates_memory_and_the_curve() {
     let mut command = top([mount.at().to_str().unwrap(), "--http", "127.0.0.1:0"]);
     let serving = Background::new(command.stdin(Stdio::null()).stdout(fs::File::create(&out).unwrap()));
     let told = || fs::read_to_string(&out).unwrap();
-    assert!(process::holds_within(WAIT_SECONDS, || told().contains(" until ")), "{}", told());
+    assert!(holds_within(Duration::from_secs(WAIT_SECONDS), || told().contains(" until ")), "{}", told());
     let told = told();
     let url = told.split_once("live at ").unwrap().1.split_once(' ').unwrap().0;
     if let Some(dom) = rendered(&dir, url) {
