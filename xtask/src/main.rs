@@ -164,6 +164,16 @@ fn lengths(sources: &[(PathBuf, String)]) -> Vec<String> {
     sources.iter().filter_map(long).collect()
 }
 
+/// Entries of [`LONG_FILES`] without a file that needs them.
+fn outdated_lengths(sources: &[(PathBuf, String)]) -> Vec<String> {
+    let is_long = |name: &str| {
+        let source = sources.iter().find(|(path, _)| *path == root().join(name));
+        source.is_some_and(|(_, text)| text.lines().count() > FILE_LINES_MAX)
+    };
+    let outdated = LONG_FILES.iter().filter(|(name, _)| !is_long(name));
+    outdated.map(|(name, _)| format!("{name}: not long; remove it from LONG_FILES in xtask")).collect()
+}
+
 /// Names of functions, mostly of tests, that are too long for a list.
 fn long_names(sources: &[(PathBuf, String)]) -> Vec<String> {
     let name = |rest: &str| rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
@@ -223,7 +233,9 @@ fn long_functions() -> Vec<String> {
     let name = |path: &Path| path.strip_prefix(root()).unwrap_or(path).display().to_string();
     let of_tests = |path: &Path| path.components().any(|part| part.as_os_str() == "tests");
     let sources = all_sources().into_iter().filter(|(path, _)| !of_tests(path));
-    sources.flat_map(|(path, text)| screens::too_long(&name(&path), &text)).collect()
+    let sources: Vec<(String, String)> = sources.map(|(path, text)| (name(&path), text)).collect();
+    let too_long = sources.iter().flat_map(|(file, text)| screens::too_long(file, text));
+    too_long.chain(screens::outdated(&sources)).collect()
 }
 
 /// Import circles between files of a crate.
@@ -437,6 +449,7 @@ fn main() {
         imports(),
         import_circles(),
         lengths(&all_sources()),
+        outdated_lengths(&all_sources()),
         long_names(&all_sources()),
         document_lengths(),
         long_functions(),
@@ -499,7 +512,9 @@ mod tests {
     }
     #[test]
     fn files_stay_readable() {
-        assert_eq!(super::lengths(&super::all_sources()), Vec::<String>::new());
+        let sources = super::all_sources();
+        assert_eq!(super::lengths(&sources), Vec::<String>::new());
+        assert_eq!(super::outdated_lengths(&sources), Vec::<String>::new());
     }
     #[test]
     fn long_files_need_a_reason() {
@@ -509,6 +524,9 @@ mod tests {
         assert_eq!(super::lengths(&file("crates/a.rs", super::FILE_LINES_MAX + 1)).len(), 1);
         assert!(super::lengths(&file(with_reason, super::LONG_FILE_LINES_MAX)).is_empty());
         assert_eq!(super::lengths(&file(with_reason, super::LONG_FILE_LINES_MAX + 1)).len(), 1);
+        let outdated = |lines| super::outdated_lengths(&file(with_reason, lines)).len();
+        assert_eq!(outdated(super::FILE_LINES_MAX), super::LONG_FILES.len());
+        assert_eq!(outdated(super::FILE_LINES_MAX + 1), super::LONG_FILES.len() - 1);
     }
     #[test]
     fn names_of_functions_are_short() {

@@ -47,23 +47,40 @@ impl<'ast> Visit<'ast> for Functions {
     }
 }
 
+/// The functions of a source that are longer than a screen.
+fn long(text: &str) -> syn::Result<Vec<Found>> {
+    let mut functions = Functions::default();
+    functions.visit_file(&syn::parse_file(text)?);
+    functions.0.retain(|(_, _, lines)| *lines > LINES_MAX);
+    Ok(functions.0)
+}
+
+/// Entries of [`LONG_FUNCTIONS`] without a function that needs them. `sources`: names of files, and texts.
+pub(crate) fn outdated(sources: &[(String, String)]) -> Vec<String> {
+    let is_long = |entry: &str| {
+        let Some((file, function)) = entry.split_once("::") else { return false };
+        let mut texts = sources.iter().filter(|(name, _)| name == file).map(|(_, text)| text);
+        texts.any(|text| long(text).is_ok_and(|found| found.iter().any(|(name, ..)| name == function)))
+    };
+    let outdated = LONG_FUNCTIONS.iter().filter(|(entry, _)| !is_long(entry));
+    outdated.map(|(entry, _)| format!("{entry}: not long; remove it from LONG_FUNCTIONS in xtask")).collect()
+}
+
 /// The functions of a source that are too long and have no reason.
 pub(crate) fn too_long(file: &str, text: &str) -> Vec<String> {
-    let parsed = match syn::parse_file(text) {
-        Ok(parsed) => parsed,
+    let long = match long(text) {
+        Ok(long) => long,
         Err(err) => return vec![format!("{file}: {err}")],
     };
-    let mut functions = Functions::default();
-    functions.visit_file(&parsed);
     let has_reason = |name: &str| LONG_FUNCTIONS.iter().any(|(long, _)| *long == format!("{file}::{name}"));
-    let long = functions.0.into_iter().filter(|(name, _, lines)| *lines > LINES_MAX && !has_reason(name));
+    let long = long.into_iter().filter(|(name, ..)| !has_reason(name));
     long.map(|(name, at, lines)| format!("{file}:{at}: {name} has {lines} lines, {LINES_MAX} at the most"))
         .collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{LINES_MAX, too_long};
+    use super::{LINES_MAX, LONG_FUNCTIONS, outdated, too_long};
 
     #[test]
     fn long_functions_are_reported_and_tests_are_not() {
@@ -75,5 +92,16 @@ mod tests {
         assert!(
             too_long("a.rs", &format!("#[cfg(test)]\nmod tests {{ {} }}", function(LINES_MAX))).is_empty()
         );
+    }
+
+    #[test]
+    fn entry_without_a_long_function_is_reported() {
+        let (file, function) = LONG_FUNCTIONS[0].0.split_once("::").unwrap();
+        let source = |lines| {
+            let body = "    x();\n".repeat(lines);
+            [(file.to_owned(), format!("fn {function}() {{\n{body}}}\n"))]
+        };
+        assert_eq!(outdated(&source(LINES_MAX - 1)).len(), LONG_FUNCTIONS.len() - 1);
+        assert_eq!(outdated(&source(LINES_MAX - 2)).len(), LONG_FUNCTIONS.len());
     }
 }
