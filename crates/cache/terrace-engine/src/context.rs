@@ -230,7 +230,7 @@ impl Context {
         !self.devices.is_empty()
     }
     pub(crate) fn wake_devices(&self) {
-        self.devices.all().iter().for_each(|device| device.wakeup.signal());
+        self.devices.all().iter().for_each(|device| device.wake());
     }
 
     pub(crate) fn pool_frames(&self) -> u32 {

@@ -308,7 +308,7 @@ impl Engine {
 /// Targets of the device tiers.
 impl Engine {
     fn start_target(&self, device: Arc<DeviceIo>) -> io::Result<()> {
-        let (cx, number) = (self.cx.clone(), device.number);
+        let (cx, number) = (self.cx.clone(), device.number());
         let thread = std::thread::Builder::new().name(format!("device-{number}"));
         let thread = thread.spawn(move || device_loop::device_loop(&cx, &device))?;
         self.target_threads.lock().insert(number, thread);

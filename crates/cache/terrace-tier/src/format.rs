@@ -299,7 +299,7 @@ pub struct Filling {
 
 impl Filling {
     /// The filling of the next region, after this one got `pages` pages of batches.
-    pub fn next(&self, pages: u32) -> Filling {
+    pub(crate) fn next(&self, pages: u32) -> Filling {
         Filling { lap: self.lap + 1, before: Some(PastFilling { lap: self.lap, pages, torn: false }) }
     }
 }

@@ -8,10 +8,11 @@ use crate::table::TargetTable;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 use terrace_io::AlignedBuf;
 use terrace_policy::device::cost::ReadCost;
 use terrace_shm::{DeviceSlot, DeviceTable, PAGE_SIZE};
-use terrace_sync::{Condvar, Mutex, RwLock, Wakeup};
+use terrace_sync::{Condvar, Mutex, MutexGuard, RwLock, Wakeup};
 
 /// Assumed write rate until the first measurement, bytes per second.
 const WRITE_RATE: f64 = 500e6;
@@ -19,19 +20,14 @@ const WRITE_RATE: f64 = 500e6;
 /// A target in use.
 #[derive(Debug)]
 pub struct DeviceIo {
-    /// Number of the target, unique among those in use.
-    pub number: usize,
-    /// Name in statistics and messages.
-    pub name: String,
-    /// The bytes of the target.
-    pub medium: Arc<dyn Medium>,
+    number: usize,
+    name: String,
+    medium: Arc<dyn Medium>,
     /// Replaced at each change of the target's size.
     table: RwLock<Arc<TargetTable>>,
     first_region: u32,
-    /// Identity of the tier on the target.
-    pub id: TierId,
-    /// Held during an append or the reclaim of a region. No thread holds the writers of two targets.
-    pub writer: Mutex<Writer>,
+    id: TierId,
+    writer: Mutex<Writer>,
     write_cost: Mutex<ReadCost>,
     /// Bytes under write.
     queued: AtomicU64,
@@ -39,11 +35,10 @@ pub struct DeviceIo {
     may_have_undestaged: AtomicBool,
     flushes: Mutex<Flushes>,
     flushed: Condvar,
-    /// Wakes the target's thread early, or for its end.
-    pub wakeup: Wakeup,
+    wakeup: Wakeup,
     ending: AtomicBool,
     /// Failed reads since the last successful one.
-    pub failures: AtomicU32,
+    failures: AtomicU32,
 }
 
 /// Numbers of the last flush begun and the last one done.
@@ -59,18 +54,14 @@ struct Flushes {
 /// Position of the log. The state of the engine has the regions.
 #[derive(Debug)]
 pub struct Writer {
-    /// Also holds the division of the target.
-    pub superblock: Superblock,
+    superblock: Superblock,
     /// False: `superblock` is a placeholder, not read from the target.
     is_known: bool,
-    /// The region filled last.
-    pub filling: Filling,
+    filling: Filling,
     /// Pages of its batches so far (0: none in this run).
-    pub pages: u32,
-    /// Memory of the batch under way.
-    pub buf: AlignedBuf,
-    /// The target was removed, and its number may be reused.
-    pub ended: bool,
+    pages: u32,
+    buf: AlignedBuf,
+    has_ended: bool,
 }
 
 impl Writer {
@@ -84,6 +75,53 @@ impl Writer {
             self.is_known = true;
         }
         Ok(())
+    }
+
+    /// The superblock, with the division of the target.
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+    /// The superblock, to be changed and written.
+    pub fn superblock_mut(&mut self) -> &mut Superblock {
+        &mut self.superblock
+    }
+    /// The region filled last.
+    pub fn filling(&self) -> Filling {
+        self.filling
+    }
+    /// Sets the first filling of a run, which the scan found.
+    pub fn begin_with(&mut self, filling: Filling) {
+        self.filling = filling;
+    }
+    /// Begins the next region. The first one of a run has the filling of the scan.
+    pub fn open_region(&mut self) {
+        if self.pages > 0 {
+            self.filling = self.filling.next(self.pages);
+        }
+    }
+    /// Notes that the batches of the region fill its first `pages` pages.
+    pub fn note_filled(&mut self, pages: u32) {
+        self.pages = pages;
+    }
+    /// Pages of the region's batches so far.
+    pub fn pages(&self) -> u32 {
+        self.pages
+    }
+    /// Lends the memory of a batch.
+    pub fn take_buf(&mut self) -> AlignedBuf {
+        std::mem::take(&mut self.buf)
+    }
+    /// Takes that memory back.
+    pub fn put_buf(&mut self, buf: AlignedBuf) {
+        self.buf = buf;
+    }
+    /// Ends the writes: the target was removed, and its number may be reused.
+    pub fn end(&mut self) {
+        self.has_ended = true;
+    }
+    /// Whether the target was removed.
+    pub fn has_ended(&self) -> bool {
+        self.has_ended
     }
 }
 
@@ -124,7 +162,7 @@ impl DeviceIo {
         let is_known = superblock.is_some();
         let superblock = superblock.unwrap_or_else(|| Superblock::unknown(id, geometry));
         let buf = AlignedBuf::default();
-        let writer = Writer { superblock, is_known, filling, pages: 0, buf, ended: false };
+        let writer = Writer { superblock, is_known, filling, pages: 0, buf, has_ended: false };
         let may_have_undestaged = !is_known || writer.superblock.undestaged == UndestagedMark::Perhaps;
         let write_cost = config.write_ns.map_or_else(ReadCost::default, ReadCost::measured);
         Ok(DeviceIo {
@@ -146,9 +184,47 @@ impl DeviceIo {
         })
     }
 
+    /// Number of the target, unique among those in use.
+    pub fn number(&self) -> usize {
+        self.number
+    }
+    /// Name in statistics and messages.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+    /// The bytes of the target.
+    pub fn medium(&self) -> &Arc<dyn Medium> {
+        &self.medium
+    }
+    /// Identity of the tier on the target.
+    pub fn id(&self) -> TierId {
+        self.id
+    }
+    /// Locks the writer, for an append or the reclaim of a region. No thread holds the writers of two targets.
+    pub fn writer(&self) -> MutexGuard<'_, Writer> {
+        self.writer.lock()
+    }
+    /// Wakes the target's thread.
+    pub fn wake(&self) {
+        self.wakeup.signal();
+    }
+    /// Waits until [`DeviceIo::wake`], at most for `limit`.
+    pub fn wait(&self, limit: Duration) {
+        self.wakeup.wait(limit);
+    }
+    /// Notes a read of the target that succeeded.
+    pub fn note_good_read(&self) {
+        if self.failures.load(Ordering::Relaxed) != 0 {
+            self.failures.store(0, Ordering::Relaxed);
+        }
+    }
+    /// Notes a failed read. Returns the number of failed reads since the last good one.
+    pub fn note_failed_read(&self) -> u32 {
+        self.failures.fetch_add(1, Ordering::Relaxed) + 1
+    }
     /// The slot table for readers. It covers all slots that entries name at the time of the call.
     pub fn table(&self) -> Arc<DeviceTable> {
-        self.table.read().table.clone()
+        self.table.read().table().clone()
     }
     /// The slot table with its memory files.
     pub fn table_files(&self) -> Arc<TargetTable> {
@@ -159,7 +235,7 @@ impl DeviceIo {
         *self.table.write() = table;
     }
     pub(crate) fn has(&self, slot: DeviceSlot) -> bool {
-        self.table.read().table.index(slot).is_some()
+        self.table.read().table().index(slot).is_some()
     }
     /// Converts a slot of this target to its number in index entries.
     pub fn named(&self, slot: DeviceSlot) -> DeviceSlot {
@@ -210,7 +286,7 @@ impl DeviceIo {
     /// Ends the target's thread.
     pub fn end(&self) {
         self.ending.store(true, Ordering::Release);
-        self.wakeup.signal();
+        self.wake();
     }
     /// Whether the target's thread is to end.
     pub fn is_ending(&self) -> bool {

@@ -33,7 +33,7 @@ impl Devices {
     /// Its number or one of its regions is in use.
     pub fn put(&self, device: Arc<DeviceIo>) {
         let mut places = self.places.write();
-        let number = device.number;
+        let number = device.number();
         assert!(places[number].is_none(), "number {number} is free");
         let others = places.iter().flatten();
         assert!(
@@ -46,7 +46,7 @@ impl Devices {
     /// Whether a target may have this table: no other target uses a region of it.
     pub fn may_have(&self, number: usize, table: &DeviceTable) -> bool {
         let places = self.places.read();
-        let mut others = places.iter().flatten().filter(|other| other.number != number);
+        let mut others = places.iter().flatten().filter(|other| other.number() != number);
         others.all(|other| !overlap(&other.table(), table))
     }
     /// Removes a target. None: there is none of this number.
@@ -72,7 +72,7 @@ impl Devices {
     }
     /// Number of the target that a slot belongs to.
     pub fn number_of(&self, slot: DeviceSlot) -> Option<usize> {
-        self.places.read().iter().flatten().find(|device| device.has(slot)).map(|device| device.number)
+        self.places.read().iter().flatten().find(|device| device.has(slot)).map(|device| device.number())
     }
     /// Number of targets.
     pub fn len(&self) -> usize {

@@ -3,7 +3,7 @@
 use crate::config::DeviceConfig;
 use crate::format::DATA_AT;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use terrace_shm::map::{memfd, read_only_twin};
 use terrace_shm::{DeviceTable, PAGE_SIZE};
@@ -11,12 +11,9 @@ use terrace_shm::{DeviceTable, PAGE_SIZE};
 /// The slot table of a target.
 #[derive(Debug)]
 pub struct TargetTable {
-    /// The table, writable.
-    pub table: Arc<DeviceTable>,
-    /// Its memory file.
-    pub fd: OwnedFd,
-    /// The memory file opened read-only, for clients.
-    pub read_only: OwnedFd,
+    table: Arc<DeviceTable>,
+    fd: OwnedFd,
+    read_only: OwnedFd,
 }
 
 impl TargetTable {
@@ -53,6 +50,18 @@ impl TargetTable {
         let new = taken_over.resized(config);
         std::mem::forget(taken_over);
         new
+    }
+    /// The table, writable.
+    pub fn table(&self) -> &Arc<DeviceTable> {
+        &self.table
+    }
+    /// Its memory file.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+    /// The memory file opened read-only, for clients.
+    pub fn read_only(&self) -> BorrowedFd<'_> {
+        self.read_only.as_fd()
     }
     /// Frees the table's memory. Clients that map it find zeros; no entry names one of its slots any more.
     pub fn release(&self) {

@@ -52,8 +52,8 @@ impl Entry {
             read_ns: speed.map(|speed| speed.read.as_nanos() as u64),
             write_bytes: speed.map(|speed| speed.write_bytes),
             fd: held.target.fd.as_raw_fd(),
-            table: table.fd.as_raw_fd(),
-            table_read_only: table.read_only.as_raw_fd(),
+            table: table.fd().as_raw_fd(),
+            table_read_only: table.read_only().as_raw_fd(),
             made: held.made,
             removed: held.removed,
         })

@@ -168,7 +168,7 @@ fn put(cx: &Context, o: &Object, burst: &mut Burst) -> bool {
         None => intent::choose(cx, o),
     };
     let Some(device) = device.filter(|device| affords(cx, device, pages.len())) else { return false };
-    burst.begin(o.slot(), device.number);
+    burst.begin(o.slot(), device.number());
     burst.unflushed = true;
     let record = [Record::BaseVersion { object: o.id(), digest: base_version }];
     let put = match pages.is_empty() {
@@ -189,7 +189,7 @@ fn affords(cx: &Context, device: &DeviceIo, pages: usize) -> bool {
     if let Some(targets) = &mut state.targets {
         targets.begin_batch(cx.clock.now_ns());
     }
-    on_target(&mut state, device.number, |of| of.affords(pages as u32)) == Some(true)
+    on_target(&mut state, device.number(), |of| of.affords(pages as u32)) == Some(true)
 }
 
 /// Makes a file durable in the source, which destages its pages. The caller holds the writeback lock.
@@ -246,7 +246,7 @@ pub(crate) fn flush_all(cx: &Context, sync: bool) -> io::Result<()> {
 }
 
 fn undestaged_files(cx: &Context, device: &DeviceIo) -> Vec<ObjectId> {
-    on_target(&mut cx.state.lock(), device.number, |of| of.undestaged.files()).unwrap_or_default()
+    on_target(&mut cx.state.lock(), device.number(), |of| of.undestaged.files()).unwrap_or_default()
 }
 
 fn destage(cx: &Context, id: ObjectId) -> io::Result<()> {
@@ -258,7 +258,7 @@ fn destage(cx: &Context, id: ObjectId) -> io::Result<()> {
 
 /// Writes destage-complete records of deleted files, after a sync of the source's file system.
 fn complete_deleted(cx: &Context, device: &DeviceIo) {
-    let deleted = on_target(&mut cx.state.lock(), device.number, |of| of.undestaged.deleted.clone())
+    let deleted = on_target(&mut cx.state.lock(), device.number(), |of| of.undestaged.deleted.clone())
         .unwrap_or_default();
     if deleted.is_empty() || cx.source_root.get().is_none() || sync::sync_root(cx).is_err() {
         return;
@@ -271,7 +271,7 @@ fn complete_deleted(cx: &Context, device: &DeviceIo) {
 
 /// Writes the destage-complete records for which the target had no room before.
 fn retry_completions(cx: &Context, device: &DeviceIo) {
-    let unrecorded = on_target(&mut cx.state.lock(), device.number, |of| of.undestaged.unrecorded.clone())
+    let unrecorded = on_target(&mut cx.state.lock(), device.number(), |of| of.undestaged.unrecorded.clone())
         .unwrap_or_default();
     write_completions(cx, device, &unrecorded, |undestaged, some| {
         undestaged.unrecorded.retain(|object| !some.contains(object))
@@ -291,7 +291,7 @@ fn write_completions(
         if !intent::write_records(cx, device, &records) {
             return;
         }
-        on_target(&mut cx.state.lock(), device.number, |of| note(&mut of.undestaged, some));
+        on_target(&mut cx.state.lock(), device.number(), |of| note(&mut of.undestaged, some));
     }
 }
 
@@ -308,7 +308,7 @@ pub(crate) fn destage_due(cx: &Context, device: &DeviceIo) {
         if cx.is_stopping() || device.is_ending() {
             return;
         }
-        let in_the_way = on_target(&mut cx.state.lock(), device.number, |of| {
+        let in_the_way = on_target(&mut cx.state.lock(), device.number(), |of| {
             let most = of.log.capacity() / UNDESTAGED_PART;
             let due = of.log.due().map(|region| of.fillings[region as usize].0);
             // A failed target keeps no undestaged pages.
@@ -327,14 +327,15 @@ pub(crate) fn destage_due(cx: &Context, device: &DeviceIo) {
 /// The source fails; the target keeps undestaged pages of an earlier run.
 pub(crate) fn close(cx: &Context, device: &DeviceIo) -> io::Result<()> {
     refuse_left(cx, device)?;
-    on_target(&mut cx.state.lock(), device.number, |of| of.undestaged.closed = true);
+    on_target(&mut cx.state.lock(), device.number(), |of| of.undestaged.closed = true);
     let destaged = undestaged_files(cx, device).into_iter().try_for_each(|id| destage(cx, id));
     complete_deleted(cx, device);
-    let empty = on_target(&mut cx.state.lock(), device.number, |of| of.undestaged.is_empty()) != Some(false);
+    let empty =
+        on_target(&mut cx.state.lock(), device.number(), |of| of.undestaged.is_empty()) != Some(false);
     if destaged.is_ok() && empty {
         return Ok(());
     }
-    on_target(&mut cx.state.lock(), device.number, |of| of.undestaged.closed = false);
+    on_target(&mut cx.state.lock(), device.number(), |of| of.undestaged.closed = false);
     destaged.and_then(|()| {
         Err(io::Error::other("deleted files may reappear after a power cut: sync the source, then repeat"))
     })
@@ -345,7 +346,7 @@ pub(crate) fn close(cx: &Context, device: &DeviceIo) -> io::Result<()> {
 /// # Errors
 /// The target has such pages.
 pub(crate) fn refuse_left(cx: &Context, device: &DeviceIo) -> io::Result<()> {
-    match on_target(&mut cx.state.lock(), device.number, |of| of.undestaged.pages_of_earlier_runs()) {
+    match on_target(&mut cx.state.lock(), device.number(), |of| of.undestaged.pages_of_earlier_runs()) {
         None | Some(0) => Ok(()),
         _ => Err(io::Error::other(
             "the tier has data of an earlier run that the source lacks: unmount, and see `terrace recover`",
@@ -357,7 +358,7 @@ pub(crate) fn refuse_left(cx: &Context, device: &DeviceIo) -> io::Result<()> {
 /// of this segment wrote them. All others exist only on the target, even if their file is in memory, and stay
 /// until a replay.
 pub(crate) fn adopt(cx: &Context, device: &DeviceIo, undestaged: Undestaged) {
-    let name = &device.name;
+    let name = device.name();
     if undestaged.hidden || undestaged.damaged > 0 {
         tracing::error!(
             "tier {name}: damaged keys, and {} damaged pages: acknowledged writes that the source lacks may be lost",
@@ -374,12 +375,12 @@ pub(crate) fn adopt(cx: &Context, device: &DeviceIo, undestaged: Undestaged) {
         let known = cx.lookup_object(id).filter(|o| Burst::has_begun(o.slot()));
         let mut burst = known.as_ref().map(|o| o.burst.lock()).filter(|burst| burst.target.is_none());
         if let (Some(burst), Some(o)) = (&mut burst, &known) {
-            burst.begin(o.slot(), device.number);
+            burst.begin(o.slot(), device.number());
             burst.intent_until = file.intents.map_or(0, |intents| intents.until.cast_signed());
             // Pages may have gone to the source since.
             burst.must_destage = true;
         }
-        on_target(&mut cx.state.lock(), device.number, |of| match burst {
+        on_target(&mut cx.state.lock(), device.number(), |of| match burst {
             Some(_) => of.undestaged.note(id, file.since, file.pages.len() as u64),
             None => drop(of.undestaged.earlier.insert(id, file)),
         });
@@ -388,12 +389,12 @@ pub(crate) fn adopt(cx: &Context, device: &DeviceIo, undestaged: Undestaged) {
 
 /// For an unscannable target: a dead terraced's file with undestaged pages may have some here.
 pub(crate) fn adopt_unknown(cx: &Context, device: &DeviceIo) {
-    on_target(&mut cx.state.lock(), device.number, |of| {
-        of.undestaged.is_unknown = device.may_have_undestaged() && device.medium.takes_undestaged();
+    on_target(&mut cx.state.lock(), device.number(), |of| {
+        of.undestaged.is_unknown = device.may_have_undestaged() && device.medium().takes_undestaged();
     });
     for o in cx.objects().iter().filter(|o| device.may_have_undestaged() && Burst::has_begun(o.slot())) {
         let mut burst = o.burst.lock();
-        burst.target.get_or_insert(device.number);
+        burst.target.get_or_insert(device.number());
         burst.must_destage = true;
         burst.intent_until = burst.intent_until.max(cx.clock.wall_ns() + INTENT_NS);
     }

@@ -121,7 +121,7 @@ pub(crate) fn undestaged(cx: &Context) -> io::Result<Vec<UndestagedPages>> {
 pub(crate) fn replay(cx: &Context, id: ObjectId, at: FileLookup, decision: Decision) -> io::Result<Replayed> {
     let of_target = |device: Arc<DeviceIo>| {
         let earlier =
-            on_target(&mut cx.state.lock(), device.number, |of| of.undestaged.earlier.get(&id).cloned());
+            on_target(&mut cx.state.lock(), device.number(), |of| of.undestaged.earlier.get(&id).cloned());
         Some((device, earlier??))
     };
     let all: Vec<(Arc<DeviceIo>, UndestagedFile)> =
@@ -158,7 +158,7 @@ pub(crate) fn replay(cx: &Context, id: ObjectId, at: FileLookup, decision: Decis
         if !write_records(cx, device, &[intent]) {
             tracing::warn!(
                 "tier {}: the write-intent record of file {id} cannot be written; a power cut during this replay may leave a conflict",
-                device.name
+                device.name()
             );
         }
         write(cx, &source, content)?;
@@ -174,11 +174,11 @@ fn complete(cx: &Context, device: &DeviceIo, id: ObjectId) {
     if !recorded {
         tracing::warn!(
             "tier {}: the destage-complete record of file {id} cannot be written; the next start may write its pages again",
-            device.name
+            device.name()
         );
     }
-    on_target(&mut cx.state.lock(), device.number, |of| of.undestaged.complete(id, recorded));
-    device.wakeup.signal();
+    on_target(&mut cx.state.lock(), device.number(), |of| of.undestaged.complete(id, recorded));
+    device.wake();
 }
 
 /// Whether the pages may be written to a file with identity `now`.
@@ -206,11 +206,11 @@ fn judge(undestaged: &UndestagedFile, now: &Identity, boot: Boot) -> Option<Conf
 
 /// The undestaged pages with their content. None: some are damaged.
 fn read(device: &DeviceIo, undestaged: &UndestagedFile) -> Option<Vec<(u64, Vec<u8>)>> {
-    let geometry = device.writer.lock().superblock.geometry;
+    let geometry = device.writer().superblock().geometry;
     let mut buf = AlignedBuf::default();
     let page = |(page, (slot, crc)): (&u64, &(DeviceSlot, u32))| {
         let content = buf.with(PAGE_SIZE, |buf| {
-            device.medium.read(geometry.byte_of(*slot), buf).ok()?;
+            device.medium().read(geometry.byte_of(*slot), buf).ok()?;
             (format::crc(buf) == *crc).then(|| buf.to_vec())
         });
         Some((*page, content?))

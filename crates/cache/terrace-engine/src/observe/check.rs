@@ -86,17 +86,17 @@ pub(crate) fn check(cx: &Context) -> Vec<String> {
 
 /// Checks a target's keys: each has an entry or a queued tombstone. Locks the target's writer.
 fn check_keys(cx: &Context, device: &DeviceIo) -> Vec<String> {
-    let writer = device.writer.lock();
-    let is_serving = |targets: &Targets| targets.at(device.number).is_some_and(Device::is_serving);
-    if writer.ended || !cx.state.lock().targets.as_ref().is_some_and(is_serving) {
+    let writer = device.writer();
+    let is_serving = |targets: &Targets| targets.at(device.number()).is_some_and(Device::is_serving);
+    if writer.has_ended() || !cx.state.lock().targets.as_ref().is_some_and(is_serving) {
         return Vec::new();
     }
-    let scanned = match scan(&*device.medium, &writer.superblock, &mut |_| {}) {
+    let scanned = match scan(&**device.medium(), writer.superblock(), &mut |_| {}) {
         Ok(scanned) => scanned,
         Err(e) => return vec![format!("the device's keys cannot be read: {e}")],
     };
     let state = cx.state.lock();
-    let Some(tier) = state.targets.as_ref().and_then(|targets| targets.at(device.number)) else {
+    let Some(tier) = state.targets.as_ref().and_then(|targets| targets.at(device.number())) else {
         return Vec::new();
     };
     let named = |(page, slot, _): &(u64, DeviceSlot, u32)| (*page, device.named(*slot));

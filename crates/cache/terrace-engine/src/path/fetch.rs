@@ -86,7 +86,7 @@ pub(crate) fn read_slots(cx: &Context, pages: &[(DeviceSlot, u32)]) -> OfSlots {
                 done.arrived[*i] = is_intact(cx, &part.table, slot, frame);
             }
         }
-        done.costs.push((part.device.number, part.runs.iter().map(Vec::len).sum::<usize>() as u64, took));
+        done.costs.push((part.device.number(), part.runs.iter().map(Vec::len).sum::<usize>() as u64, took));
     }
     done
 }
@@ -129,12 +129,12 @@ impl OfTarget {
 unsafe fn read_parts(cx: &Context, parts: &mut [OfTarget]) {
     if let [part] = parts {
         // SAFETY: the caller's promise.
-        return unsafe { part.device.medium.read_batch(&mut part.reads) };
+        return unsafe { part.device.medium().read_batch(&mut part.reads) };
     }
     let (mut files, others): (Vec<&mut OfTarget>, Vec<&mut OfTarget>) =
-        parts.iter_mut().partition(|part| part.device.medium.file().is_some());
+        parts.iter_mut().partition(|part| part.device.medium().file().is_some());
     let (mut ops, media): (Vec<ReadOp>, Vec<_>) =
-        (Vec::new(), files.iter().map(|part| part.device.medium.clone()).collect());
+        (Vec::new(), files.iter().map(|part| part.device.medium().clone()).collect());
     let mut limits = Vec::new();
     for (part, medium) in files.iter_mut().zip(&media) {
         let Some((fd, limit)) = medium.file() else { continue };
@@ -161,7 +161,7 @@ unsafe fn read_parts(cx: &Context, parts: &mut [OfTarget]) {
     }
     for part in others {
         // SAFETY: the caller's promise.
-        unsafe { part.device.medium.read_batch(&mut part.reads) };
+        unsafe { part.device.medium().read_batch(&mut part.reads) };
     }
 }
 

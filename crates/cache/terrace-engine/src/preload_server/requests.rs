@@ -157,10 +157,10 @@ fn device(cx: &Context, op: u32) -> Answer {
     let number = proto::target_of(op).unwrap_or_default() as usize;
     let device = cx.devices.get(number).ok_or(Errno::NODEV)?;
     // A hanging target stays with the daemon, which reads it with a time limit.
-    let file = device.medium.file().filter(|(_, limit)| !limit.is_passed());
+    let file = device.medium().file().filter(|(_, limit)| !limit.is_passed());
     let path = format!("/proc/self/fd/{}", file.ok_or(Errno::OPNOTSUPP)?.0);
     let target = open(path, OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty())?;
-    Ok((Reply::default(), vec![rustix::io::dup(&device.table_files().read_only)?, target]))
+    Ok((Reply::default(), vec![rustix::io::dup(device.table_files().read_only())?, target]))
 }
 
 /// The connection's client, if it sends the request itself: another process's descriptor proves no rights.

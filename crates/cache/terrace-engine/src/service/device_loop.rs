@@ -30,14 +30,14 @@ const READY_WITHIN: Duration = Duration::from_secs(5);
 
 pub(crate) fn device_loop(cx: &Context, device: &DeviceIo) {
     while let Err(e) = open(cx, device) {
-        if device.medium.trouble().is_none() {
+        if device.medium().trouble().is_none() {
             fsync::adopt_unknown(cx, device);
-            append::give_up(cx, device.number, &e);
+            append::give_up(cx, device.number(), &e);
             // Its content stays unknown; a removal is possible.
             break;
         }
         trouble::note_trouble(cx, device);
-        device.wakeup.wait(TRY_EVERY);
+        device.wait(TRY_EVERY);
         if cx.is_stopping() || device.is_ending() {
             return;
         }
@@ -45,17 +45,17 @@ pub(crate) fn device_loop(cx: &Context, device: &DeviceIo) {
     let mut recorded = Instant::now();
     while !cx.is_stopping() && !device.is_ending() {
         trouble::note_trouble(cx, device);
-        park::restore_parked(cx, device.number);
+        park::restore_parked(cx, device.number());
         fsync::destage_due(cx, device);
         while !cx.is_stopping() && organize::reclaim_one(cx, device) {}
         if recorded.elapsed() >= RECORD_EVERY {
             record_identities(cx, device);
             recorded = Instant::now();
         }
-        if cx.devices.all().first().is_some_and(|first| first.number == device.number) {
+        if cx.devices.all().first().is_some_and(|first| first.number() == device.number()) {
             note_client_reads(cx);
         }
-        device.wakeup.wait(Duration::from_millis(500));
+        device.wait(Duration::from_millis(500));
     }
 }
 
@@ -66,29 +66,29 @@ fn now(cx: &Context) -> u64 {
 
 /// Scans the target, and begins to write to it.
 fn open(cx: &Context, device: &DeviceIo) -> io::Result<()> {
-    let mut writer = device.writer.lock();
+    let mut writer = device.writer();
     writer.look_again(device)?;
     let began = Instant::now();
-    let mut scanned = scan(&*device.medium, &writer.superblock, &mut |_| {})?;
+    let mut scanned = scan(&**device.medium(), writer.superblock(), &mut |_| {})?;
     let undestaged = std::mem::take(&mut scanned.undestaged);
-    if cx.config.durable_in_tier && device.medium.takes_undestaged() {
-        writer.superblock.undestaged = UndestagedMark::Perhaps;
-    } else if undestaged.files.is_empty() && writer.superblock.undestaged == UndestagedMark::Perhaps {
-        writer.superblock.undestaged = UndestagedMark::Destaged;
+    if cx.config.durable_in_tier && device.medium().takes_undestaged() {
+        writer.superblock_mut().undestaged = UndestagedMark::Perhaps;
+    } else if undestaged.files.is_empty() && writer.superblock().undestaged == UndestagedMark::Perhaps {
+        writer.superblock_mut().undestaged = UndestagedMark::Destaged;
     }
-    let has_undestaged = writer.superblock.undestaged == UndestagedMark::Perhaps;
-    superblock::begin(&*device.medium, &mut writer.superblock, now(cx))?;
-    writer.filling = scanned.next;
-    let restored = restore(device, writer.superblock.geometry, scanned);
+    let has_undestaged = writer.superblock().undestaged == UndestagedMark::Perhaps;
+    superblock::begin(&**device.medium(), writer.superblock_mut(), now(cx))?;
+    writer.begin_with(scanned.next);
+    let restored = restore(device, writer.superblock().geometry, scanned);
     let pages: usize = restored.parked.values().map(|parked| parked.pages.len()).sum();
-    let name = &device.name;
+    let name = device.name();
     let files = restored.parked.len();
     tracing::info!(
         "tier {name}: the scan finds {pages} pages of {files} files, and takes {:?}",
         began.elapsed()
     );
     fsync::adopt(cx, device, undestaged);
-    cx.state.lock().install(device.number, restored);
+    cx.state.lock().install(device.number(), restored);
     device.set_may_have_undestaged(has_undestaged);
     Ok(())
 }
@@ -119,7 +119,7 @@ fn restore(device: &DeviceIo, geometry: Geometry, scanned: Scanned) -> Restored 
 
 /// Records identities of files with pages on the target, and writes all queued tombstones.
 pub(crate) fn record_identities(cx: &Context, device: &DeviceIo) {
-    let number = device.number;
+    let number = device.number();
     let unrecorded = match cx.state.lock().targets.as_ref().and_then(|targets| targets.at(number)) {
         Some(device) if device.is_serving() => device.unrecorded.iter().copied().collect::<Vec<_>>(),
         _ => return,
@@ -131,7 +131,7 @@ pub(crate) fn record_identities(cx: &Context, device: &DeviceIo) {
             .iter()
             .map(|(object, digest, _)| Record::File { object: *object, digest: *digest })
             .collect();
-        let mut writer = device.writer.lock();
+        let mut writer = device.writer();
         let written = append::append(cx, device, &mut writer, &[], &records, |_, _| false);
         drop(writer);
         let mut state = cx.state.lock();
@@ -140,7 +140,7 @@ pub(crate) fn record_identities(cx: &Context, device: &DeviceIo) {
         }
     }
     if append::dead(cx, device) > 0 {
-        append::append(cx, device, &mut device.writer.lock(), &[], &[], |_, _| false);
+        append::append(cx, device, &mut device.writer(), &[], &[], |_, _| false);
     }
 }
 
@@ -179,21 +179,21 @@ pub(crate) fn close(cx: &Context) {
         std::thread::sleep(SETTLES);
     }
     for device in &cx.devices.all() {
-        device.medium.wait_ready(Instant::now() + READY_WITHIN);
+        device.medium().wait_ready(Instant::now() + READY_WITHIN);
         record_identities(cx, device);
-        let mut writer = device.writer.lock();
+        let mut writer = device.writer();
         // Nothing is written after the clean superblock.
-        let end = |targets: &mut Targets| targets.at_mut(device.number).is_some_and(Device::end);
+        let end = |targets: &mut Targets| targets.at_mut(device.number()).is_some_and(Device::end);
         let ended = cx.state.lock().targets.as_mut().is_some_and(end);
         let destaged =
-            on_target(&mut cx.state.lock(), device.number, |of| of.undestaged.is_empty()) == Some(true);
-        if destaged && writer.superblock.undestaged == UndestagedMark::Perhaps {
-            writer.superblock.undestaged = UndestagedMark::Destaged;
+            on_target(&mut cx.state.lock(), device.number(), |of| of.undestaged.is_empty()) == Some(true);
+        if destaged && writer.superblock().undestaged == UndestagedMark::Perhaps {
+            writer.superblock_mut().undestaged = UndestagedMark::Destaged;
         }
-        if ended && let Err(e) = superblock::end(&*device.medium, &mut writer.superblock, now(cx)) {
-            append::give_up(cx, device.number, &e);
+        if ended && let Err(e) = superblock::end(&**device.medium(), writer.superblock_mut(), now(cx)) {
+            append::give_up(cx, device.number(), &e);
         }
         drop(writer);
-        device.medium.close();
+        device.medium().close();
     }
 }

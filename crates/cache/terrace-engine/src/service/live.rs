@@ -108,7 +108,7 @@ pub(crate) fn add(
     if placement::build(&cx.config.placement, 0).is_none() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the placement engine is unknown"));
     }
-    if !cx.devices.may_have(number, &table.table) {
+    if !cx.devices.may_have(number, table.table()) {
         return Err(io::Error::other("region numbers of the new tier are in use"));
     }
     let device = Arc::new(DeviceIo::begin(&config, medium(&config, &cx.io)?, table)?);
@@ -150,7 +150,7 @@ fn wait_until(cx: &Context, number: usize, is_done: impl Fn(&Device) -> bool) ->
         if cx.is_stopping() {
             return Err(io::Error::new(io::ErrorKind::Interrupted, "the instance ends"));
         }
-        device.wakeup.signal();
+        device.wake();
         std::thread::sleep(LOOK_EVERY);
     }
 }
@@ -185,7 +185,7 @@ pub(crate) fn empty(cx: &Context, number: usize) -> io::Result<DeviceCounts> {
 /// close its file.
 pub(crate) fn remove(cx: &Context, number: usize, levels: &Levels) {
     let Some(device) = cx.devices.get(number) else { return };
-    device.writer.lock().ended = true;
+    device.writer().end();
     {
         let mut state = cx.state.lock();
         state.drop_target(number);
@@ -201,7 +201,7 @@ pub(crate) fn remove(cx: &Context, number: usize, levels: &Levels) {
     while Arc::strong_count(&device) > 1 && began.elapsed() < READ_WITHIN {
         std::thread::sleep(LOOK_EVERY);
     }
-    device.medium.close();
+    device.medium().close();
 }
 
 /// Resizes a target to the number of regions in `config`. Pages behind a new end go as in [`empty`]; the file
@@ -220,26 +220,26 @@ pub(crate) fn resize(cx: &Context, config: &DeviceConfig) -> io::Result<Arc<Targ
         of.log.retire(config.regions);
     }
     wait_until(cx, number, |device| device.log.is_retired() || !device.is_on())?;
-    let mut writer = device.writer.lock();
+    let mut writer = device.writer();
     if !cx.state.lock().targets.as_ref().and_then(|targets| targets.at(number)).is_some_and(Device::is_on) {
         return Err(io::Error::other("the tier is off; `terrace stat` shows the reason"));
     }
     let table = Arc::new(device.table_files().resized(config)?);
-    if !cx.devices.may_have(number, &table.table) {
+    if !cx.devices.may_have(number, table.table()) {
         return Err(io::Error::other(
             "the tier cannot grow in place: remove it, and add it again with this size",
         ));
     }
-    let before = writer.superblock.geometry;
+    let before = writer.superblock().geometry;
     // Invalidates old content of these regions.
     let zeros = |buf: &mut [u8]| {
         buf.fill(0);
         let mut new = before.regions()..geometry.regions();
-        new.try_for_each(|region| device.medium.write(geometry.byte(region, 0), buf))
+        new.try_for_each(|region| device.medium().write(geometry.byte(region, 0), buf))
     };
     let done = AlignedBuf::default()
         .with(PAGE_SIZE, zeros)
-        .and_then(|()| superblock::resize(&*device.medium, &mut writer.superblock, geometry));
+        .and_then(|()| superblock::resize(&**device.medium(), writer.superblock_mut(), geometry));
     if let Err(e) = done {
         crate::tier::append::give_up(cx, number, &e);
         return Err(e);
@@ -248,7 +248,7 @@ pub(crate) fn resize(cx: &Context, config: &DeviceConfig) -> io::Result<Arc<Targ
         let mut state = cx.state.lock();
         if let Some(of) = state.target_mut(number) {
             let level = of.config.level;
-            of.resize(DeviceConfig { level, ..config.clone() }, table.table.clone());
+            of.resize(DeviceConfig { level, ..config.clone() }, table.table().clone());
             device.set_table(table.clone());
             notify_clients(cx);
         }

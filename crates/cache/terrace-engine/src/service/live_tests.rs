@@ -230,7 +230,9 @@ fn daemon_killed_amid_a_change_leaves_no_wrong_page() {
         } else {
             let table = |(config, table): (&DeviceConfig, &Arc<TargetTable>)| {
                 let copy = |fd: &std::os::fd::OwnedFd| fd.try_clone().unwrap();
-                TargetTable::take_over(config, copy(&table.fd), copy(&table.read_only)).map(Arc::new).unwrap()
+                TargetTable::take_over(config, copy(table.fd()), copy(table.read_only()))
+                    .map(Arc::new)
+                    .unwrap()
             };
             handles.set_tables(config.devices.iter().zip(&tables).map(table).collect());
         }

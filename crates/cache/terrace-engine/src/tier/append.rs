@@ -135,7 +135,7 @@ struct Wanted<'a> {
 
 /// Number of queued tombstones.
 pub(crate) fn dead(cx: &Context, device: &DeviceIo) -> usize {
-    let of = |targets: &Targets| targets.at(device.number).map(|device| device.dead().len());
+    let of = |targets: &Targets| targets.at(device.number()).map(|device| device.dead().len());
     cx.state.lock().targets.as_ref().and_then(of).unwrap_or(0)
 }
 
@@ -147,7 +147,7 @@ fn append_batch(
     is_still: impl Fn(&State, usize) -> bool,
 ) -> Option<Appended> {
     let pages = wanted.pages;
-    let mut buf = std::mem::take(&mut writer.buf);
+    let mut buf = writer.take_buf();
     let bytes = format::BATCH_PAGES_MAX as usize * PAGE_SIZE;
     let written = buf.with_or_leak(bytes, |buf| {
         let crcs = copy(&pages[..pages.len().min(CONTENT_MAX)], buf);
@@ -163,13 +163,13 @@ fn append_batch(
                 (Some(planned.appended(device)), false)
             }
             Err(e) => {
-                give_up(cx, device.number, &e);
+                give_up(cx, device.number(), &e);
                 // The device may still read the buffer of a late write.
                 (None, e.kind() == std::io::ErrorKind::TimedOut)
             }
         }
     });
-    writer.buf = buf;
+    writer.put_buf(buf);
     written
 }
 
@@ -217,8 +217,8 @@ fn plan(
     let Wanted { pages, others: given, undestaged } = *wanted;
     let mut state = cx.state.lock();
     let still: Vec<bool> = (0..crcs.len()).map(|i| is_still(&state, i)).collect();
-    let device = state.target_mut(device.number)?;
-    if writer.ended || !device.is_serving() {
+    let device = state.target_mut(device.number())?;
+    if writer.has_ended() || !device.is_serving() {
         return None;
     }
     // Once undestaged pages fill all other regions, the spare one stays for records that destage them.
@@ -237,11 +237,11 @@ fn plan(
     };
     debug_assert_eq!(stretch.pages, fits, "there was room");
     if stretch.opens {
-        open(writer);
-        device.fillings[stretch.region as usize] = (writer.filling.lap, 0);
+        writer.open_region();
+        device.fillings[stretch.region as usize] = (writer.filling().lap, 0);
     }
     if undestaged && fits > 0 {
-        device.undestaged.note(pages[0].object, writer.filling.lap, fits.into());
+        device.undestaged.note(pages[0].object, writer.filling().lap, fits.into());
     }
     let record = |i: usize| match still[i] {
         true if undestaged => {
@@ -251,39 +251,32 @@ fn plan(
         false => Record::Void,
     };
     let records: Vec<Record> = (0..fits as usize).map(record).chain(others).collect();
-    let (filling, oldest) = (writer.filling, oldest(device, writer));
+    let (filling, oldest) = (writer.filling(), oldest(device, writer));
     let batch = Batch { filling, oldest, at: stretch.first - head, content: fits, records };
-    writer.pages = batch.end();
-    device.fillings[stretch.region as usize] = (writer.filling.lap, writer.pages);
+    writer.note_filled(batch.end());
+    device.fillings[stretch.region as usize] = (writer.filling().lap, writer.pages());
     device.events.written_bytes += u64::from(batch.pages()) * PAGE_SIZE as u64;
     Some(Planned { stretch, batch })
 }
 
-fn open(writer: &mut Writer) {
-    // The first filling of a run comes from the scan.
-    if writer.pages > 0 {
-        writer.filling = writer.filling.next(writer.pages);
-    }
-}
-
 /// Lap of the oldest valid region.
 fn oldest(device: &Device, writer: &Writer) -> u64 {
-    device.log.oldest().map_or(writer.filling.lap, |oldest| device.fillings[oldest as usize].0)
+    device.log.oldest().map_or(writer.filling().lap, |oldest| device.fillings[oldest as usize].0)
 }
 
 fn write(device: &DeviceIo, writer: &Writer, planned: &Planned, buf: &mut [u8]) -> io::Result<()> {
-    let (Planned { stretch, batch }, geometry) = (planned, writer.superblock.geometry);
+    let (Planned { stretch, batch }, geometry) = (planned, writer.superblock().geometry);
     if stretch.opens {
         // Invalidates remains of an older filling.
-        device.medium.open_region(geometry.byte(stretch.region, 0), &mut buf[..PAGE_SIZE])?;
+        device.medium().open_region(geometry.byte(stretch.region, 0), &mut buf[..PAGE_SIZE])?;
     }
     let keys = batch.key_pages();
     let from = (KEY_PAGES_MAX - keys) as usize * PAGE_SIZE;
     let to = KEY_PAGES_MAX as usize * PAGE_SIZE;
-    batch.encode(device.id, &mut buf[from..to]);
-    debug_assert_eq!(writer.pages, batch.end());
+    batch.encode(device.id(), &mut buf[from..to]);
+    debug_assert_eq!(writer.pages(), batch.end());
     let at = geometry.byte(stretch.region, batch.at);
-    device.medium.write(at, &buf[from..to + batch.content as usize * PAGE_SIZE])
+    device.medium().write(at, &buf[from..to + batch.content as usize * PAGE_SIZE])
 }
 
 /// Turns a target read-only after a failed write. Other targets go on. The next start scans it as it is.

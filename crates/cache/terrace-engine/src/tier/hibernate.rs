@@ -31,7 +31,7 @@ fn write(cx: &Context, pages: &[DemoteCandidate], reused: bool, until: Instant) 
     (0..levels).any(|level| {
         let numbers = cx.state.lock().targets.as_ref().map_or(Vec::new(), |targets| targets.of_level(level));
         let of_level = numbers.into_iter().filter_map(|number| cx.devices.get(number));
-        of_level.for_each(|device| device.medium.wait_ready(until));
+        of_level.for_each(|device| device.medium().wait_ready(until));
         write_to(cx, level, pages, !(reused && level == 0))
     })
 }

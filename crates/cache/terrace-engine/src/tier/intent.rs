@@ -51,7 +51,7 @@ pub(crate) fn wait_for_scans(cx: &Context) {
 
 fn is_unknown(cx: &Context, device: &DeviceIo) -> bool {
     let state = cx.state.lock();
-    let of = state.targets.as_ref().and_then(|targets| targets.at(device.number));
+    let of = state.targets.as_ref().and_then(|targets| targets.at(device.number()));
     device.may_have_undestaged()
         && of.is_some_and(|of| of.is_scanning() && of.config.access.trouble().is_none())
 }
@@ -134,7 +134,7 @@ pub(crate) fn append_undestaged(
     pages: &[Content],
     others: &[Record],
 ) -> Option<usize> {
-    let mut writer = device.writer.lock();
+    let mut writer = device.writer();
     loop {
         if let Some(taken) = append::append_undestaged(cx, device, &mut writer, pages, others) {
             return Some(taken);
@@ -150,7 +150,7 @@ pub(crate) fn append_undestaged(
 pub(crate) fn flush(cx: &Context, device: &DeviceIo) -> bool {
     let flushed = device.flush();
     if let Err(e) = &flushed {
-        append::give_up(cx, device.number, e);
+        append::give_up(cx, device.number(), e);
     }
     flushed.is_ok()
 }
@@ -179,7 +179,7 @@ pub(crate) fn complete_destage(cx: &Context, o: &Object, burst: &mut Burst) -> i
         false => (burst.target, burst.intent_until, burst.unflushed) = (None, 0, false),
     }
     if let Some(device) = device {
-        device.wakeup.signal();
+        device.wake();
     }
     Ok(())
 }

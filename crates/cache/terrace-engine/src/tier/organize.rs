@@ -20,12 +20,12 @@ use terrace_tier::{DeviceIo, Writer};
 /// Reclaims the oldest region on the target's own thread, after other targets. False: none is due.
 pub(crate) fn reclaim_one(cx: &Context, device: &DeviceIo) -> bool {
     let Some(filled) = regions::due(&cx.state.lock(), device) else { return false };
-    let superblock = device.writer.lock().superblock.clone();
+    let superblock = device.writer().superblock().clone();
     let keys = regions::keys_of(device, superblock, filled);
     if let Ok(keys) = &keys {
         move_away(cx, device, filled, &pages::pages_of(device, keys));
     }
-    let mut writer = device.writer.lock();
+    let mut writer = device.writer();
     // Another thread may have reclaimed it meanwhile, to make room for a write.
     let is_due = regions::due(&cx.state.lock(), device)
         .is_some_and(|due| (due.region, due.lap) == (filled.region, filled.lap));
@@ -40,7 +40,7 @@ fn move_away(cx: &Context, device: &DeviceIo, filled: FilledRegion, all: &[Page]
     let (levels, is_leaving) = {
         let state = cx.state.lock();
         let Some(targets) = &state.targets else { return };
-        let Some(of) = targets.at(device.number) else { return };
+        let Some(of) = targets.at(device.number()) else { return };
         let (own, lowest) = (of.config.level, targets.levels());
         match of.is_leaving() {
             true => ((own..lowest).chain(0..own).collect::<Vec<u8>>(), true),
@@ -104,6 +104,6 @@ fn write(cx: &Context, (level, lap): (u8, u64), pages: &[Page], intact: &[bool],
         };
         let list = Pages { all: numbers, content, is_still: is_same };
         let make_room = |writer: &mut Writer| regions::make_room(cx, device, writer);
-        append::append_all(cx, device, &mut device.writer.lock(), &list, done, make_room);
+        append::append_all(cx, device, &mut device.writer(), &list, done, make_room);
     });
 }

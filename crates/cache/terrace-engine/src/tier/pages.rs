@@ -35,7 +35,7 @@ pub(super) fn pages_of(device: &DeviceIo, keys: &[(DeviceSlot, Record)]) -> Vec<
 pub(super) fn most_read_of(state: &State, device: &DeviceIo, pages: &[Page]) -> Vec<Page> {
     let rated = |page: &Page| Some((state.reinsertion_hits(page.slot, page.object, page.page)?, *page));
     let mut rated: Vec<(u8, Page)> = pages.iter().filter_map(rated).collect();
-    let of = state.targets.as_ref().and_then(|targets| targets.at(device.number));
+    let of = state.targets.as_ref().and_then(|targets| targets.at(device.number()));
     let most = of.map_or(0, |of| of.log.reinserted_max());
     most_read(&mut rated, most as usize);
     rated.into_iter().map(|(_, page)| page).collect()
@@ -48,7 +48,7 @@ pub(super) fn read(device: &DeviceIo, pages: &[Page], content: &mut [u8]) -> Vec
     for run in pages.chunk_by(adjacent) {
         let (part, behind) = rest.split_at_mut(run.len() * PAGE_SIZE);
         let at = table.offset(run[0].slot).unwrap_or(u64::MAX);
-        let read = device.medium.read(at, part);
+        let read = device.medium().read(at, part);
         let page = |(page, bytes): (&Page, &[u8])| read.is_ok() && format::crc(bytes) == page.crc;
         intact.extend(run.iter().zip(part.chunks_exact(PAGE_SIZE)).map(page));
         rest = behind;

@@ -35,7 +35,7 @@ pub(super) fn place<T>(
     let mut speeds = Speeds::default();
     for device in cx.devices.all() {
         let (queued, write) = device.speed();
-        speeds[device.number] = Speed { queued, write };
+        speeds[device.number()] = Speed { queued, write };
     }
     let shares = match &mut cx.state.lock().targets {
         Some(targets) => choose(targets, &pieces, &speeds),
@@ -63,7 +63,7 @@ pub(super) fn for_each<R: Send>(
     let Some(((device, pages), others)) = shares.split_first() else { return Vec::new() };
     std::thread::scope(|scope| {
         let start = |(device, pages): &'_ (Arc<DeviceIo>, Vec<usize>)| {
-            let (name, device, pages) = (format!("write-{}", device.number), device.clone(), pages.clone());
+            let (name, device, pages) = (format!("write-{}", device.number()), device.clone(), pages.clone());
             let body = move || work(&device, &pages);
             std::thread::Builder::new().name(name).spawn_scoped(scope, body).ok()
         };
@@ -92,9 +92,9 @@ pub(super) fn write(
     let pages = Pages { all: pages, content, is_still: State::is_still };
     // The target's thread may be late with free regions.
     let make_room = |writer: &mut Writer| regions::make_room(cx, device, writer);
-    let dealt_with = append::append_all(cx, device, &mut device.writer.lock(), &pages, done, make_room);
+    let dealt_with = append::append_all(cx, device, &mut device.writer(), &pages, done, make_room);
     if regions::due(&cx.state.lock(), device).is_some() {
-        device.wakeup.signal();
+        device.wake();
     }
     dealt_with
 }

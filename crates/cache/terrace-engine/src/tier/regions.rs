@@ -21,17 +21,17 @@ use terrace_tier::{FilledRegion, region_keys};
 const BATCH: usize = 256;
 
 pub(crate) fn reclaim_due(cx: &Context, device: &DeviceIo) {
-    while reclaim_one(cx, device, &mut device.writer.lock()) {}
+    while reclaim_one(cx, device, &mut device.writer()) {}
 }
 
 /// Reclaims the oldest region if it is due. False: none is due.
 pub(crate) fn reclaim_one(cx: &Context, device: &DeviceIo, writer: &mut Writer) -> bool {
-    if writer.ended {
+    if writer.has_ended() {
         return false;
     }
     let due = due(&cx.state.lock(), device);
     if let Some(filled) = due {
-        let keys = keys_of(device, writer.superblock.clone(), filled);
+        let keys = keys_of(device, writer.superblock().clone(), filled);
         reclaim(cx, device, writer, filled, keys);
     }
     due.is_some()
@@ -39,7 +39,7 @@ pub(crate) fn reclaim_one(cx: &Context, device: &DeviceIo, writer: &mut Writer) 
 
 /// [`reclaim_one`] to make room for a write.
 pub(crate) fn make_room(cx: &Context, device: &DeviceIo, writer: &mut Writer) -> bool {
-    let is_serving = |targets: &Targets| targets.at(device.number).is_some_and(Device::is_serving);
+    let is_serving = |targets: &Targets| targets.at(device.number()).is_some_and(Device::is_serving);
     let is_serving = cx.state.lock().targets.as_ref().is_some_and(is_serving);
     is_serving && reclaim_one(cx, device, writer)
 }
@@ -48,12 +48,12 @@ pub(super) type Keys = io::Result<Vec<(DeviceSlot, Record)>>;
 
 /// The records of the next region to be reclaimed.
 pub(super) fn keys_of(device: &DeviceIo, superblock: Superblock, filled: FilledRegion) -> Keys {
-    region_keys(&*device.medium, &superblock, filled)
+    region_keys(&**device.medium(), &superblock, filled)
 }
 
 /// The next region of a target to be reclaimed, if one is due.
 pub(super) fn due(state: &State, device: &DeviceIo) -> Option<FilledRegion> {
-    let of = state.targets.as_ref()?.at(device.number)?;
+    let of = state.targets.as_ref()?.at(device.number())?;
     let region = of.log.due().filter(|_| of.is_serving() || of.is_leaving())?;
     let (lap, pages_used) = of.fillings[region as usize];
     if of.undestaged.blocks(lap) {
@@ -74,7 +74,7 @@ pub(super) fn reclaim(
     match keys {
         Ok(keys) => {
             if let Some(targets) = &mut cx.state.lock().targets {
-                targets.forget_records(device.number, keys.iter().map(|(_, record)| *record));
+                targets.forget_records(device.number(), keys.iter().map(|(_, record)| *record));
             }
             let pages = pages::pages_of(device, &keys);
             reinsert(cx, device, writer, &pages);
@@ -82,12 +82,12 @@ pub(super) fn reclaim(
         }
         Err(e) => tracing::warn!(
             "tier {}: keys of region {region} cannot be read ({e}); its pages leave this tier",
-            device.name
+            device.name()
         ),
     }
     let mut state = cx.state.lock();
-    state.drop_region(device.number, region);
-    if let Some(of) = state.targets.as_mut().and_then(|targets| targets.at_mut(device.number)) {
+    state.drop_region(device.number(), region);
+    if let Some(of) = state.targets.as_mut().and_then(|targets| targets.at_mut(device.number())) {
         of.log.reclaimed(region);
     }
 }
@@ -97,7 +97,7 @@ fn reinsert(cx: &Context, device: &DeviceIo, writer: &mut Writer, pages: &[Page]
     let again = {
         let mut state = cx.state.lock();
         let again = pages::most_read_of(&state, device, pages);
-        let of = state.targets.as_mut().and_then(|targets| targets.at_mut(device.number));
+        let of = state.targets.as_mut().and_then(|targets| targets.at_mut(device.number()));
         let Some(of) = of else { return };
         again.into_iter().take_while(|_| of.admits_again()).collect::<Vec<_>>()
     };

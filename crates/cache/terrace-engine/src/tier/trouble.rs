@@ -15,11 +15,10 @@ const FAILURES_MAX: u32 = 64;
 pub(crate) fn note_reads(cx: &Context, device: &DeviceIo, reads: &[ReadPiece]) {
     for read in reads {
         match &read.result {
-            Ok(()) if device.failures.load(Ordering::Relaxed) == 0 => {}
-            Ok(()) => device.failures.store(0, Ordering::Relaxed),
+            Ok(()) => device.note_good_read(),
             Err(err) if err.kind() == io::ErrorKind::TimedOut => note_trouble(cx, device),
             Err(err) => {
-                if device.failures.fetch_add(1, Ordering::Relaxed) + 1 == FAILURES_MAX {
+                if device.note_failed_read() == FAILURES_MAX {
                     turn_off(cx, device, &format!("reads fail: {err}"));
                 }
             }
@@ -29,10 +28,10 @@ pub(crate) fn note_reads(cx: &Context, device: &DeviceIo, reads: &[ReadPiece]) {
 
 /// Notes whether a target hangs. Clients send reads of a hung target to the daemon.
 pub(crate) fn note_trouble(cx: &Context, device: &DeviceIo) {
-    let Some((_, limit)) = device.medium.file() else { return };
+    let Some((_, limit)) = device.medium().file() else { return };
     let late = limit.is_passed().then(|| limit.error().to_string());
     let mut state = cx.state.lock();
-    let changed = on_target(&mut state, device.number, |of| {
+    let changed = on_target(&mut state, device.number(), |of| {
         let changed = of.late != late;
         of.late.clone_from(&late);
         changed
@@ -40,16 +39,16 @@ pub(crate) fn note_trouble(cx: &Context, device: &DeviceIo) {
     if changed == Some(true) {
         cx.handles.segment.header().targets.fetch_add(1, Ordering::AcqRel);
         match late {
-            Some(why) => tracing::error!("tier {}: {why}; the source is read instead", device.name),
-            None => tracing::info!("tier {}: the device answers again, and terrace reads it", device.name),
+            Some(why) => tracing::error!("tier {}: {why}; the source is read instead", device.name()),
+            None => tracing::info!("tier {}: the device answers again, and terrace reads it", device.name()),
         }
     }
 }
 
 fn turn_off(cx: &Context, device: &DeviceIo, why: &str) {
-    on_target(&mut cx.state.lock(), device.number, |of| {
+    on_target(&mut cx.state.lock(), device.number(), |of| {
         if of.status == Status::Serving {
-            tracing::error!("tier {}: {why}; the tier takes no more pages: check the device", device.name);
+            tracing::error!("tier {}: {why}; the tier takes no more pages: check the device", device.name());
             of.status = Status::Off(why.to_owned());
         }
     });

@@ -13,7 +13,7 @@ const OWN_TYPE: &str = "fuse.terrace";
 /// A directory or file, by the mount table.
 #[derive(Debug)]
 pub(super) struct Place {
-    pub mount: Entry,
+    pub(crate) mount: Entry,
     /// Path from the root of the file system.
     pub(crate) within: PathBuf,
 }
