@@ -333,8 +333,12 @@ pub(crate) fn with_source<T>(
 /// See [`crate::Engine::reload`].
 pub(crate) fn reload(cx: &Context, o: &ObjectRef) -> io::Result<()> {
     let _content = o.content.write();
+    // Under one lock: an announced write must not set a size in between.
+    let mut state = cx.state.lock();
     let size = o.source().stat()?.st_size as u64;
-    cx.state.lock().drop_pages(o, 0, u64::MAX);
+    state.drop_pages(o, 0, u64::MAX);
     o.slot().size.store(size, Ordering::Release);
+    // A fill with the old size ends in zeros: it must not be published.
+    state.drop_pages(o, 0, u64::MAX);
     Ok(())
 }

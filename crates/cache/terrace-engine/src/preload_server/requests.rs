@@ -119,8 +119,6 @@ fn hello(cx: &Context, clients: &Clients, c: &mut Connection, cred: &UCred) -> A
     let fd = memfd("terrace-ring", Ring::file_bytes(slots)).map_err(|_| Errno::NOMEM)?;
     let ring = Ring::attach(&fd, slots).map_err(|_| Errno::NOMEM)?;
     let process = pidfd_open(cred.pid, PidfdFlags::empty())?;
-    // The page stays with the process, also if this connection ends.
-    let page = clients.writers.as_ref().and_then(|writers| writers.admit(raw(cred.pid), &process));
     let client = Arc::new(Client {
         pid: raw(cred.pid),
         process,
@@ -129,6 +127,8 @@ fn hello(cx: &Context, clients: &Clients, c: &mut Connection, cred: &UCred) -> A
         ring: Arc::new(ring),
     });
     clients.join(client.clone())?;
+    // The page stays with the process, also if this connection ends.
+    let page = clients.writers.as_ref().and_then(|writers| writers.admit(client.pid, &client.process));
     c.client = Some(client);
     let header: &Header = cx.handles.segment.header();
     let reply = Reply {

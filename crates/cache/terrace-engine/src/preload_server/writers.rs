@@ -6,7 +6,9 @@
 
 use crate::context::Context;
 use crate::file::object::{Object, ObjectRef};
+use crate::state::State;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
@@ -27,9 +29,17 @@ const GROUPS_MAX: u64 = 1 << 20;
 #[derive(Debug)]
 struct Writer {
     page: usize,
-    process: OwnedFd,
+    pid: u32,
+    /// None: the process cannot be watched. Its page stays for the rest of the run.
+    process: Option<OwnedFd>,
     /// See [`Writes::apply`].
     finished: u32,
+}
+
+impl Writer {
+    fn is_dead(&self) -> bool {
+        !dead(std::slice::from_ref(self)).is_empty()
+    }
 }
 
 /// The processes that announce writes.
@@ -53,22 +63,26 @@ impl Writers {
     pub(crate) fn new(writes: Arc<Writes>) -> Writers {
         let mut writers = Vec::new();
         for (page, pid) in writes.clients() {
-            let process = Pid::from_raw(pid as i32).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-            match process {
-                Some(process) => writers.push(Writer { page, process, finished: u32::MAX }),
-                None => writes.release(page),
+            let process = Pid::from_raw(pid as i32).ok_or(Errno::SRCH);
+            match process.and_then(|pid| pidfd_open(pid, PidfdFlags::empty())) {
+                Err(Errno::SRCH) => writes.release(page),
+                process => writers.push(Writer { page, pid, process: process.ok(), finished: u32::MAX }),
             }
         }
         let list = List { writers, looked: Instant::now(), needs_repair: true };
         Writers { writes, list: Mutex::new(list) }
     }
 
-    /// A client page for a new client, by number. None: all are in use, and the client has no records.
+    /// A client page for a client, by number: the process's, or a new one. None: all are in use, and the client
+    /// has no records.
     pub(crate) fn admit(&self, pid: u32, process: &OwnedFd) -> Option<usize> {
-        let process = rustix::io::dup(process).ok()?;
         let mut list = self.list.lock();
+        if let Some(known) = list.writers.iter().find(|w| w.pid == pid && !w.is_dead()) {
+            return Some(known.page);
+        }
+        let process = Some(rustix::io::dup(process).ok()?);
         let page = self.writes.admit(pid)?;
-        list.writers.push(Writer { page, process, finished: 0 });
+        list.writers.push(Writer { page, pid, process, finished: 0 });
         Some(page)
     }
 
@@ -132,43 +146,50 @@ impl Writers {
 
 /// Client pages of dead processes.
 fn dead(writers: &[Writer]) -> HashSet<usize> {
-    let mut fds: Vec<_> = writers.iter().map(|w| PollFd::new(&w.process, PollFlags::IN)).collect();
+    let watched = || writers.iter().filter_map(|w| Some((w.page, w.process.as_ref()?)));
+    let mut fds: Vec<_> = watched().map(|(_, process)| PollFd::new(process, PollFlags::IN)).collect();
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     if fds.is_empty() || poll(&mut fds, Some(&now)).is_err() {
         return HashSet::new();
     }
-    let ended = fds.iter().zip(writers).filter(|(fd, _)| !fd.revents().is_empty());
-    ended.map(|(_, writer)| writer.page).collect()
+    let ended = fds.iter().zip(watched()).filter(|(fd, _)| !fd.revents().is_empty());
+    ended.map(|(_, (page, _))| page).collect()
 }
 
 /// Withdraws the pages of a write.
 fn withdraw(cx: &Context, span: Span) {
     let Some(o) = cx.lookup_object(span.object) else { return };
     let last = span.first.saturating_add(span.pages.saturating_sub(1));
+    let mut state = cx.state.lock();
     if span.pages > 0 {
-        cx.state.lock().drop_pages(&o, span.first, last);
+        state.drop_pages(&o, span.first, last);
     }
     let end = last.saturating_add(1).saturating_mul(PAGE);
     if span.is_whole || end > o.size() {
-        update_size(cx, &o);
+        update_size(&mut state, &o);
     }
 }
 
-/// The size after a write. Pages beyond a smaller one have been withdrawn with the write.
-fn update_size(cx: &Context, o: &Object) {
+/// Publishes the size after a write.
+fn update_size(state: &mut State, o: &Object) {
     let Ok(st) = o.source().stat() else { return };
-    let size = st.st_size as u64;
-    if size < o.size() {
-        cx.state.lock().drop_pages(o, size / PAGE, u64::MAX);
+    let (size, before) = (st.st_size as u64, o.size());
+    if size == before {
+        return;
     }
+    // The last page ends in zeros beyond the smaller size. It is withdrawn before the new size is visible, and
+    // after it: a fill with the old size must not be published.
+    let first = size.min(before) / PAGE;
+    state.drop_pages(o, first, u64::MAX);
     o.slot().size.store(size, Ordering::Release);
+    state.drop_pages(o, first, u64::MAX);
 }
 
 /// Withdraws the pages of an object that lie in some slots.
 fn withdraw_slots(cx: &Context, o: &Object, slots: &HashSet<usize>) {
-    update_size(cx, o);
-    let groups = o.size().div_ceil(PAGE * GROUP_PAGES);
     let mut state = cx.state.lock();
+    update_size(&mut state, o);
+    let groups = o.size().div_ceil(PAGE * GROUP_PAGES);
     if slots.contains(&slot_of_file(o.id())) || groups > GROUPS_MAX {
         return state.drop_pages(o, 0, u64::MAX);
     }

@@ -95,18 +95,12 @@ impl AnnouncedFile {
             return Found::Nothing;
         }
         let now = Attributes::of(&self.object);
-        let is_written = engine.is_written(&self.object);
-        let clock = self.object.write_clock();
         let is_same = now.as_ref().is_ok_and(|now| *now == look.attributes);
-        if !is_same && is_written {
+        if !is_same && engine.is_written(&self.object) {
             return Found::Nothing;
         }
+        let clock = self.object.write_clock();
         let is_announced = is_same || clock != look.clock;
-        // The object was created beside a write, with the size before it.
-        let has_size = now.as_ref().is_ok_and(|now| now.size as u64 == self.object.size());
-        if !has_size && !is_written {
-            let _ = engine.reload(&self.object);
-        }
         if let Ok(now) = now {
             (look.attributes, look.clock) = (now, clock);
         }

@@ -176,11 +176,15 @@ impl AnnouncedFiles {
         }
     }
 
-    fn drop_file(&self, file: &AnnouncedFile) {
+    /// Under the lock: the object's slot may be another file's afterwards.
+    fn drop_file(&self, file: &Arc<AnnouncedFile>) {
         let id = file.object.id();
-        file.give_up();
-        self.files.lock().by_id.remove(&id);
-        let _ = self.engine.forget_object(id);
+        let mut files = self.files.lock();
+        if files.by_id.get(&id).is_some_and(|known| Arc::ptr_eq(known, file)) {
+            file.give_up();
+            files.by_id.remove(&id);
+            let _ = self.engine.forget_object(id);
+        }
     }
 
     /// Makes room for one more file: drops the files with the oldest requests. Given-up files stay.
@@ -200,6 +204,10 @@ impl AnnouncedFiles {
         if st.st_dev != self.dev || FileType::from_raw_mode(st.st_mode) != FileType::RegularFile {
             return Err(Errno::XDEV);
         }
+        // Without a name: its number may soon be another file's.
+        if st.st_nlink == 0 {
+            return Err(Errno::STALE);
+        }
         if self.stopping.load(Ordering::Acquire) {
             return Err(Errno::AGAIN);
         }
@@ -209,9 +217,16 @@ impl AnnouncedFiles {
         self.make_room();
         let fd = Arc::new(reopen(shown)?);
         let errno = |err: std::io::Error| Errno::from_io_error(&err).unwrap_or(Errno::IO);
+        let mut files = self.files.lock();
+        if let Some(file) = files.by_id.get(&st.st_ino) {
+            return Ok(file.clone());
+        }
         let object = self.engine.object(st.st_ino, fd.clone(), st.st_size as u64).map_err(errno)?;
+        // A write that was applied before the object existed may have changed the size.
+        self.engine.reload(&object).map_err(errno)?;
         let file = Arc::new(AnnouncedFile::new(fd, object).map_err(errno)?);
-        Ok(self.files.lock().by_id.entry(st.st_ino).or_insert(file).clone())
+        files.by_id.insert(st.st_ino, file.clone());
+        Ok(file)
     }
 }
 
@@ -223,7 +238,11 @@ impl Serve for AnnouncedFiles {
     }
 
     fn give_up(&self, shown: BorrowedFd<'_>) -> Result<(), Errno> {
-        self.find(shown)?.give_up();
+        let file = self.find(shown)?;
+        let files = self.files.lock();
+        if files.by_id.get(&file.object.id()).is_some_and(|known| Arc::ptr_eq(known, &file)) {
+            file.give_up();
+        }
         Ok(())
     }
 }
