@@ -199,3 +199,142 @@ fn withdraw_slots(cx: &Context, o: &Object, slots: &HashSet<usize>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AccessPath, Engine, EngineConfig, ObjectId, SegmentHandles, SystemClock};
+    use std::fs::File;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::{FileExt, MetadataExt};
+    use std::process::{Child, Command};
+    use terrace_io::BlockingIo;
+
+    const PAGES: u64 = 40;
+
+    /// An engine, a file with cached pages, and a process that announces writes.
+    struct Fixture {
+        engine: Arc<Engine>,
+        writes: Arc<Writes>,
+        file: File,
+        object: ObjectRef,
+        process: Child,
+        page: usize,
+    }
+
+    fn fixture() -> Fixture {
+        let config =
+            EngineConfig { memory_bytes: 16 << 20, announced_writes: true, ..EngineConfig::default() };
+        let handles = Arc::new(SegmentHandles::create(&config).unwrap());
+        let writes = handles.writes.as_ref().unwrap().writes.clone();
+        let io = Arc::new(BlockingIo::default());
+        let engine = Engine::start(config, handles, Arc::new(SystemClock), io).unwrap();
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(&[1; PAGES as usize * PAGE_SIZE], 0).unwrap();
+        let id: ObjectId = file.metadata().unwrap().ino();
+        let object = engine.object(id, file.as_raw_fd(), PAGES * PAGE).unwrap();
+        let process = Command::new("sleep").arg("60").spawn().unwrap();
+        let handle = pidfd_open(Pid::from_raw(process.id() as i32).unwrap(), PidfdFlags::empty()).unwrap();
+        let page = engine.clients.writers.as_ref().unwrap().admit(process.id(), &handle).unwrap();
+        let fixture = Fixture { engine, writes, file, object, process, page };
+        assert!(fixture.read().iter().all(|&byte| byte == 1));
+        fixture
+    }
+
+    impl Fixture {
+        fn writers(&self) -> &Writers {
+            self.engine.clients.writers.as_ref().unwrap()
+        }
+        /// All of the file, through the cache.
+        fn read(&self) -> Vec<u8> {
+            let mut all = vec![0; 2 * PAGES as usize * PAGE_SIZE];
+            let n = self.engine.read(&self.object, 0, &mut all, AccessPath::Preload).unwrap();
+            all.truncate(n);
+            all
+        }
+        fn is_settled(&self) -> bool {
+            self.writes.is_settled(self.object.id(), 0, PAGES as usize * PAGE_SIZE)
+        }
+        /// Drains until a look for dead processes and lost records was made.
+        fn drain_and_look(&self) -> usize {
+            std::thread::sleep(2 * LOOK_EVERY);
+            self.writers().drain(&self.engine.cx)
+        }
+    }
+
+    impl Drop for Fixture {
+        fn drop(&mut self) {
+            let _ = self.process.kill();
+            let _ = self.process.wait();
+        }
+    }
+
+    #[test]
+    fn an_announced_write_withdraws_its_pages() {
+        let w = fixture();
+        let page = w.writes.client(w.page);
+        let record = w.writes.begin(Some(page), Span::of(w.object.id(), PAGE, 2 * PAGE)).unwrap();
+        w.file.write_all_at(&[2; 2 * PAGE_SIZE], PAGE).unwrap();
+        assert!(!w.is_settled() && w.writers().is_written(w.object.id()));
+        assert_eq!(w.writers().drain(&w.engine.cx), 0, "the write is under way");
+        page.finish(record);
+        assert_eq!(w.writers().drain(&w.engine.cx), 1);
+        assert!(w.is_settled() && !w.writers().is_written(w.object.id()));
+        let all = w.read();
+        assert!(all[..PAGE_SIZE].iter().all(|&byte| byte == 1));
+        assert!(all[PAGE_SIZE..3 * PAGE_SIZE].iter().all(|&byte| byte == 2));
+    }
+
+    /// The last page of a file ends in zeros, which are content once the file has grown.
+    #[test]
+    fn an_announced_write_sets_the_size() {
+        let w = fixture();
+        let page = w.writes.client(w.page);
+        for (size, byte) in [(5 * PAGE + 100, 3), (9 * PAGE + 7, 4), (100, 5), (PAGES * PAGE, 6)] {
+            let record = w.writes.begin(Some(page), Span::all(w.object.id())).unwrap();
+            w.file.set_len(size).unwrap();
+            w.file.write_all_at(&vec![byte; size as usize], 0).unwrap();
+            page.finish(record);
+            w.writers().drain(&w.engine.cx);
+            let all = w.read();
+            assert_eq!((all.len() as u64, w.object.size()), (size, size));
+            assert!(all.iter().all(|&found| found == byte), "{size} bytes");
+        }
+    }
+
+    #[test]
+    fn a_dead_writer_leaves_no_old_page() {
+        let mut w = fixture();
+        let page = w.writes.client(w.page);
+        w.writes.begin(Some(page), Span::of(w.object.id(), 0, PAGE)).unwrap();
+        w.file.write_all_at(&[7; PAGE_SIZE], 0).unwrap();
+        w.drain_and_look();
+        assert!(!w.is_settled(), "the process lives");
+        w.process.kill().unwrap();
+        w.process.wait().unwrap();
+        w.drain_and_look();
+        assert!(w.is_settled());
+        assert!(w.read()[..PAGE_SIZE].iter().all(|&byte| byte == 7));
+    }
+
+    #[test]
+    fn a_writer_without_a_record_leaves_no_old_page() {
+        let w = fixture();
+        assert!(w.writes.begin(None, Span::of(w.object.id(), 0, PAGE)).is_none());
+        w.file.write_all_at(&[8; PAGE_SIZE], 0).unwrap();
+        w.drain_and_look();
+        assert!(!w.is_settled(), "the writer is inside its call");
+        w.writes.finish_bare(None);
+        w.drain_and_look();
+        assert!(w.is_settled());
+        assert!(w.read()[..PAGE_SIZE].iter().all(|&byte| byte == 8));
+    }
+
+    #[test]
+    fn a_process_has_one_page() {
+        let w = fixture();
+        let pid = Pid::from_raw(w.process.id() as i32).unwrap();
+        let handle = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+        assert_eq!(w.writers().admit(w.process.id(), &handle), Some(w.page));
+    }
+}

@@ -229,7 +229,7 @@ fn daemon_killed_amid_a_change_leaves_no_wrong_page() {
             handles.set_tables(vec![tables[1].clone()]);
         } else {
             let table = |(config, table): (&DeviceConfig, &Arc<TargetTable>)| {
-                let copy = |fd: &std::os::fd::OwnedFd| fd.try_clone().unwrap();
+                let copy = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().unwrap();
                 TargetTable::take_over(config, copy(table.fd()), copy(table.read_only()))
                     .map(Arc::new)
                     .unwrap()
