@@ -120,14 +120,30 @@ fn detach(args: &cli::Umount) -> Result<ExitCode> {
         return Err(not_served(&path));
     }
     match args.force {
-        true => mounts::unmount_by_force(&path, args.lazy).map_err(|no| match no.is_aborted {
-            true => aborted_alone(&path),
-            false => not_ended(&path, no.err),
-        })?,
+        true => force(&path, args.lazy)?,
         false => mounts::unmount(&path, How::Lazy).map_err(|err| not_ended(&path, err))?,
     }
     utab::forget(&path);
     Ok(ExitCode::SUCCESS)
+}
+
+/// The end of a connection ends the daemon, and its supervisor then detaches the mount.
+fn force(mnt: &Path, lazy: bool) -> Result<()> {
+    // A detached mount shows its users no more.
+    let users = users(mnt);
+    match mounts::unmount_by_force(mnt, lazy) {
+        Ok(()) => Ok(()),
+        Err(no) if !no.is_aborted => Err(not_ended(mnt, no.err)),
+        Err(_) if mounts::at(mnt).is_none_or(|entry| entry.fstype != mounts::FSTYPE) => Ok(()),
+        Err(_) => {
+            let name = mnt.display();
+            let why = format!("the connection to the daemon has ended, but the mount is in use by {users}");
+            let cure = format!(
+                "the supervisor detaches it after the daemon's last writes; `terrace umount -l {name}` detaches it at once"
+            );
+            Err(Failure::new(name, why, cure))
+        }
+    }
 }
 
 fn stop(mnt: &Path, instance: &Instance) -> Result<()> {
@@ -223,17 +239,6 @@ fn not_ended(mnt: &Path, err: std::io::Error) -> Failure {
 fn not_unmounted(mnt: &Path, why: &str) -> Failure {
     let cure = "nothing was unmounted; end these processes or unmount these mounts, then repeat";
     Failure::new(mnt.display(), format!("{why} by {}", users(mnt)), cure)
-}
-
-/// The state after a forced unmount of a mount in use. The end of the connection ends the daemon, and its
-/// supervisor then detaches the mount.
-fn aborted_alone(mnt: &Path) -> Failure {
-    let name = mnt.display();
-    let why = format!("the connection to the daemon has ended, but the mount is in use by {}", users(mnt));
-    let cure = format!(
-        "the supervisor detaches it after the daemon's last writes; `terrace umount -l {name}` detaches it at once"
-    );
-    Failure::new(name, why, cure)
 }
 
 /// The mounts below a mount; without any, the processes that use it.

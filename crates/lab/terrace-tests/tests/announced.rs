@@ -5,6 +5,7 @@
 use std::process::Command;
 use std::time::Duration;
 
+use terrace_testkit::wait::holds_within;
 use terrace_tests::rng::{Rng, seed};
 use terrace_tests::{Chaos, Fault, Side, TestMount, amount, leftovers, process};
 
@@ -66,7 +67,7 @@ fn announced_writes_are_seen_after_all_is_killed() {
             let (at, pause) = (mount.at().to_owned(), 500 + rng.below(1200));
             move || {
                 let find = || leftovers::instances().into_iter().find(|(_, info)| info.mnt == at);
-                assert!(process::holds_within(60, || find().is_some()));
+                assert!(holds_within(Duration::from_secs(60), || find().is_some()));
                 std::thread::sleep(Duration::from_millis(pause));
                 let (_, info) = find().unwrap();
                 // A stopped supervisor cannot restart terraced.
@@ -89,7 +90,7 @@ fn a_stopped_terraced_delays_no_announced_write() {
     let at = mount.at().to_owned();
     let stopper = std::thread::spawn(move || {
         let find = || leftovers::instances().into_iter().find(|(_, info)| info.mnt == at);
-        assert!(process::holds_within(60, || find().is_some()));
+        assert!(holds_within(Duration::from_secs(60), || find().is_some()));
         std::thread::sleep(Duration::from_millis(900));
         let (_, info) = find().unwrap();
         process::kill(info.terraced, libc::SIGSTOP);

@@ -44,10 +44,14 @@ fn a_forced_unmount_of_a_busy_mount_ends_the_connection() {
     let Some(test) = TestMount::mounted() else { return };
     fs::write(test.mnt.join("a"), "b").unwrap();
     let mut open = fs::File::open(test.mnt.join("a")).unwrap();
+    let (supervisor, _) = test.processes();
+    // It would detach the mount.
+    kill(supervisor, libc::SIGSTOP);
     let forced = test.ask("umount", &["-f"]);
     assert!(!forced.err.contains("nothing was unmounted"), "{}", forced.err);
     forced.refused(&["the connection to the daemon has ended", "in use by", "open file", "umount -l"]);
     assert!(open.metadata().is_err() || open.read(&mut [0]).is_err(), "requests fail");
+    kill(supervisor, libc::SIGCONT);
     wait_until("the supervisor detaches it", || !test.is_mounted());
     assert_eq!(fs::read(test.src.join("a")).unwrap(), b"b");
     drop(open);
