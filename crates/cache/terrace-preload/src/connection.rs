@@ -297,6 +297,12 @@ pub(crate) fn register(wait: bool) -> bool {
     held.is_some_and(|held| is_registered() || connect(&held).is_some())
 }
 
+/// Registers this process for announcements, unless it is registered. An earlier failure does not delay the try.
+pub(crate) fn register_writer() -> bool {
+    let Some(v) = volatile() else { return false };
+    is_registered() || Held::take(v).is_some_and(|held| is_registered() || connect_at_once(&held).is_some())
+}
+
 /// Requests the source of an open file. None: not available now. The caller owns the returned descriptor.
 pub(crate) fn source(fd: c_int) -> Option<(Reply, Option<c_int>)> {
     let held = Held::try_take(volatile()?)?;
@@ -328,7 +334,7 @@ pub(crate) fn device(n: u32) -> Option<Result<[c_int; 2], c_int>> {
 /// Announces a writable shared mapping of `fd`, and waits for the daemon's answer. False: the announcement
 /// failed, so the daemon would serve content older than the mapping's stores.
 pub(crate) fn mapped(fd: c_int) -> bool {
-    match insist(proto::MAPPED, Some(fd)) {
+    match insist(proto::MAPPED, Some(fd), u64::MAX, || true) {
         Ok(reply) if reply.errno == 0 => true,
         // Not a client: the daemon sees its opens, and the kernel caches these files. The daemon notices
         // mappings of inherited descriptors later. (A server's children without its rights cannot reach the
@@ -338,39 +344,41 @@ pub(crate) fn mapped(fd: c_int) -> bool {
 }
 
 /// Leaves the file of `fd` to the kernel for the rest of the run: its writes cannot be announced. False: no
-/// answer, or a refusal.
+/// answer, or a refusal. A stopped daemon gives no answer, and delays no program.
 pub(crate) fn give_up(fd: c_int) -> bool {
-    insist(proto::GIVE_UP, Some(fd)).is_ok_and(|reply| reply.errno == 0)
+    let has_holder = || world().is_none_or(Attachment::has_lease_holder);
+    has_holder()
+        && insist(proto::GIVE_UP, Some(fd), ANSWER_MS, has_holder).is_ok_and(|reply| reply.errno == 0)
 }
 
 /// Requests that the daemon write everything back. Returns zero or an errno.
 pub(crate) fn flush() -> c_int {
-    insist(proto::FLUSH, None).map_or(libc::EIO, |reply| reply.errno as c_int)
+    insist(proto::FLUSH, None, u64::MAX, || true).map_or(libc::EIO, |reply| reply.errno as c_int)
 }
 
-/// Repeats a request until there is an answer, or no daemon to give one. A restarting daemon answers late,
-/// and other calls of the program would wait for it as well. It uses a separate connection, since a slow
-/// answer must not delay other requests. The registered one may also be unusable (after a fork, or in a
-/// handler that interrupted its holder).
-fn insist(op: u32, fd: Option<c_int>) -> Result<Reply, c_int> {
+/// Repeats a request until there is an answer, no daemon to give one, or `goes_on` returns false. A restarting
+/// daemon answers late, and other calls of the program would wait for it as well. It uses a separate
+/// connection, since a slow answer must not delay other requests. The registered one may also be unusable
+/// (after a fork, or in a handler that interrupted its holder).
+fn insist(op: u32, fd: Option<c_int>, wait_ms: u64, goes_on: impl Fn() -> bool) -> Result<Reply, c_int> {
     let v = volatile().ok_or(libc::ENOENT)?;
     let end = sys::now_ms() + PATIENCE_MS;
     let mut pause_ms = 1;
     loop {
         let why = match dial() {
-            Ok(s) => match ask_apart(s, op, fd) {
+            Ok(s) => match ask_apart(s, op, fd, wait_ms) {
                 Some(reply) => return Ok(reply),
                 None => libc::ECONNRESET,
             },
             // No descriptor left, another root directory, another user: the registered connection may still
             // work.
-            Err(why) => match ask_registered(v, op, fd) {
+            Err(why) => match ask_registered(v, op, fd, wait_ms.min(FLUSH_MS)) {
                 Some(reply) => return Ok(reply),
                 None => why,
             },
         };
         let hopeless = matches!(why, libc::ENOENT | libc::ECONNREFUSED | libc::EACCES | libc::ENOTDIR);
-        if hopeless && v.socket.get().is_none() || sys::now_ms() >= end {
+        if hopeless && v.socket.get().is_none() || sys::now_ms() >= end || !goes_on() {
             return Err(why);
         }
         sys::nap(pause_ms);
@@ -378,11 +386,11 @@ fn insist(op: u32, fd: Option<c_int>) -> Result<Reply, c_int> {
     }
 }
 
-fn ask_apart(s: c_int, op: u32, fd: Option<c_int>) -> Option<Reply> {
+fn ask_apart(s: c_int, op: u32, fd: Option<c_int>, wait_ms: u64) -> Option<Reply> {
     // A vfork child shares the table of descriptors here with its parent, but not the descriptors.
     let kept = if local().vforked() { None } else { helper::lift(s) };
     let s = kept.map_or(s, |kept| kept.fd);
-    let reply = exchange(s, op, fd, &mut [-1; HELLO_FDS], u64::MAX);
+    let reply = exchange(s, op, fd, &mut [-1; HELLO_FDS], wait_ms);
     match kept {
         Some(kept) => helper::lower(kept),
         None => sys::close(s),
@@ -390,9 +398,9 @@ fn ask_apart(s: c_int, op: u32, fd: Option<c_int>) -> Option<Reply> {
     reply
 }
 
-fn ask_registered(v: &'static Volatile, op: u32, fd: Option<c_int>) -> Option<Reply> {
+fn ask_registered(v: &'static Volatile, op: u32, fd: Option<c_int>, wait_ms: u64) -> Option<Reply> {
     let held = Held::take(v)?;
-    let reply = exchange(v.socket.get()?, op, fd, &mut [-1; HELLO_FDS], FLUSH_MS);
+    let reply = exchange(v.socket.get()?, op, fd, &mut [-1; HELLO_FDS], wait_ms);
     if reply.is_none() {
         hang_up(held.0);
     }
@@ -473,15 +481,20 @@ fn ask(held: &Held, op: u32, fd: Option<c_int>, fds: &mut [c_int; HELLO_FDS], wa
     reply
 }
 
-/// Connects, registers (HELLO), and maps the ring and, once, the segment. Returns the socket on success.
+/// As [`connect_at_once`], unless the preload path is closed, or a try was less than a second ago.
 fn connect(held: &Held) -> Option<c_int> {
-    let v = held.0;
     let now = sys::now_ms().max(1);
-    let last = v.last_try_ms.load(Ordering::Relaxed);
+    let last = held.0.last_try_ms.load(Ordering::Relaxed);
     if last != 0 && now.saturating_sub(last) < RETRY_MS {
         return None;
     }
     mount_dev()?;
+    connect_at_once(held)
+}
+
+/// Connects, registers (HELLO), and maps the ring and, once, the segment. Returns the socket on success.
+fn connect_at_once(held: &Held) -> Option<c_int> {
+    let v = held.0;
     // A fork that ran no handlers (a raw system call, clone) still has its parent's state.
     if v.known.swap(1, Ordering::Relaxed) == 0 {
         leave_parent();
@@ -529,7 +542,7 @@ fn dial() -> Result<c_int, c_int> {
 fn welcome(v: &'static Volatile, reply: &Reply, fds: &mut [c_int; HELLO_FDS]) -> Option<()> {
     // Where writes are announced, no read is served without their counts.
     let expected = if directory::announces_writes() { HELLO_FDS } else { REQUIRED_FDS };
-    let refused = reply.errno != 0 || Some(reply.mount_dev) != mount_dev();
+    let refused = reply.errno != 0 || Some(reply.mount_dev) != speaks_of();
     if refused || fds[..expected].contains(&-1) {
         return None;
     }

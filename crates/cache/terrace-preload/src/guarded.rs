@@ -10,7 +10,7 @@
 //! after a cancelled call the record stays in flight, and the kernel serves its pages.
 
 use crate::local::local;
-use crate::table::Writer;
+use crate::table::{self, Writer};
 use crate::{connection, sys};
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -69,16 +69,16 @@ pub(crate) fn begin(fd: c_int, writer: Writer, range: Range) -> Ticket {
     match range {
         Range::At { len: 0, .. } => Ticket::default(),
         Range::At { offset, len } if !appends() => match u64::try_from(offset) {
-            Ok(offset) => announce(Span::of(writer.object, offset, len as u64)),
+            Ok(offset) => announce_by(fd, Span::of(writer.object, offset, len as u64)),
             // The kernel refuses it.
             Err(_) => Ticket::default(),
         },
         Range::Position => {
             let before = if writer.shared() { Before::Unknown } else { before(fd, writer) };
-            Ticket { fd, before, ..announce(Span::all(writer.object)) }
+            Ticket { fd, before, ..announce_by(fd, Span::all(writer.object)) }
         }
         // Linux appends a pwrite with O_APPEND.
-        Range::At { .. } | Range::All => announce(Span::all(writer.object)),
+        Range::At { .. } | Range::All => announce_by(fd, Span::all(writer.object)),
     }
 }
 
@@ -97,13 +97,22 @@ fn before(fd: c_int, writer: Writer) -> Before {
     at.unwrap_or_default()
 }
 
+/// Announces a write by a marked descriptor. If that fails, the file is given up.
+fn announce_by(fd: c_int, span: Span) -> Ticket {
+    let ticket = announce(span);
+    if !ticket.is_announced() && connection::give_up(fd) && !local().vforked() {
+        table::unmark_writer(fd);
+    }
+    ticket
+}
+
 /// Announces a write of this span. Not announced: this process has never been registered, and cannot be.
 pub(crate) fn announce(span: Span) -> Ticket {
     let page = match connection::writes_page() {
         // A vfork child must not take records: the page is its parent's.
         _ if local().vforked() => None,
         None => {
-            connection::register(true);
+            connection::register_writer();
             connection::writes_page()
         }
         page => page,
@@ -114,6 +123,13 @@ pub(crate) fn announce(span: Span) -> Ticket {
         (page, _) => Kind::Bare(page),
     };
     Ticket::of(kind)
+}
+
+/// Announces writes of other processes. They do not end, so nothing of the file is served from here on.
+pub(crate) fn begin_for_good(object: u64) {
+    if let Some(writes) = connection::writes() {
+        writes.begin(None, Span::all(object));
+    }
 }
 
 /// Ends an announced write, after the program's call with its result.

@@ -258,6 +258,15 @@ pub(crate) fn dismiss(fd: c_int) {
     }
 }
 
+/// The descriptor's writes need no announcement from here on.
+pub(crate) fn unmark_writer(fd: c_int) {
+    if let Some(e) = entry(fd) {
+        let _ = e.word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |word| {
+            (word & WRITER != 0).then_some(word & !WRITES)
+        });
+    }
+}
+
 /// `new` is now a duplicate of `old`: same object, one position for both.
 pub(crate) fn duplicate(old: c_int, new: c_int) {
     if old == new {

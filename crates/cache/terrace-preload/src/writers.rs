@@ -2,7 +2,6 @@
 
 use crate::guarded::{self, Ticket};
 use crate::lasting::{self, Until};
-use crate::local::local;
 use crate::table;
 use crate::{connection, leased, sys};
 use std::ffi::{c_char, c_int};
@@ -40,6 +39,7 @@ pub(crate) fn opened(fd: c_int, flags: c_int) {
 
 /// Announces the descriptor's writes from here on.
 fn watch(fd: c_int, object: u64, appends: bool, shared: bool) {
+    connection::register_writer();
     if connection::mount_dev().is_none() || !table::mark_writer(fd, object, appends, shared) {
         lasting::hold(fd, object, Until::Exit);
     } else if UNSEEN.load(Ordering::Relaxed) {
@@ -62,6 +62,15 @@ fn look(fd: c_int) -> Option<(u64, bool)> {
 /// The file of a descriptor whose writes have to be announced, marked or not.
 pub(crate) fn object(fd: c_int) -> Option<u64> {
     table::writer(fd).map(|writer| writer.object).or_else(|| look(fd).map(|(object, _)| object))
+}
+
+/// Leaves the file of a descriptor to the kernel, since a process that may not announce its writes gets it.
+pub(crate) fn give_up(fd: c_int) {
+    if let Some(object) = object(fd)
+        && !connection::give_up(fd)
+    {
+        guarded::begin_for_good(object);
+    }
 }
 
 /// Marks a descriptor that may have lost its mark, or has never had one.
@@ -130,13 +139,17 @@ pub(crate) fn emptied(before: Emptied, fd: c_int, flags: c_int) {
     let Some((id, _)) = found else { return };
     let is_new = id.ino != before.object;
     if (is_new || !before.ticket.is_announced()) && leased::lies_inside(fd) != Some(false) {
-        let ticket = guarded::announce(Span::all(id.ino));
-        if !ticket.is_announced() && local().vforked() {
-            // A vfork child cannot register.
-            connection::give_up(fd);
-        }
-        guarded::end(ticket, 0);
+        announce_after(fd, id.ino);
     }
+}
+
+/// Announces a change of a descriptor's file after the call that has made it.
+fn announce_after(fd: c_int, object: u64) {
+    let ticket = guarded::announce(Span::all(object));
+    if !ticket.is_announced() {
+        connection::give_up(fd);
+    }
+    guarded::end(ticket, 0);
 }
 
 /// After a truncate of a path.
@@ -145,10 +158,35 @@ pub(crate) fn emptied(before: Emptied, fd: c_int, flags: c_int) {
 /// As [`emptying`].
 pub(crate) unsafe fn truncated(before: Emptied, dir: c_int, path: *const c_char) {
     guarded::end(before.ticket, 0);
+    let is_new = |object| object != before.object || !before.ticket.is_announced();
     // SAFETY: the caller's promise.
-    if let Some(object) = unsafe { at(dir, path) }.filter(|&object| object != before.object) {
-        guarded::end(guarded::announce(Span::all(object)), 0);
+    unsafe {
+        if at(dir, path).is_some_and(is_new) {
+            by_path(dir, path, announce_after);
+        }
     }
+}
+
+/// Calls `f` with a descriptor of a path's file, and the file, if it may be served.
+///
+/// # Safety
+/// As [`emptying`].
+unsafe fn by_path(dir: c_int, path: *const c_char, f: impl FnOnce(c_int, u64)) {
+    let flags = (libc::O_PATH | libc::O_CLOEXEC) as usize;
+    // SAFETY: the caller's promise.
+    let fd = unsafe { sys::raw(libc::SYS_openat, [dir as usize, path as usize, flags, 0, 0, 0]) };
+    let Ok(fd @ 0..) = c_int::try_from(fd) else { return };
+    if let Some(object) = served(fd) {
+        f(fd, object);
+    }
+    sys::close(fd);
+}
+
+/// The file of a descriptor, if it may be served.
+fn served(fd: c_int) -> Option<u64> {
+    let dev = connection::announced_dev()?;
+    let (id, kind) = sys::identity(fd)?;
+    (id.dev == dev && kind == libc::S_IFREG).then_some(id.ino)
 }
 
 /// The served file of a path, or a file that may be one.

@@ -6,7 +6,7 @@
 
 use super::guard::guard;
 use crate::guarded::{self, Range, Ticket};
-use crate::{buffer, connection, directory, next, read, sys, table, writers};
+use crate::{buffer, directory, next, read, sys, table, writers};
 use libc::{
     aiocb, c_int, c_long, c_uint, c_ulong, c_void, iovec, mmsghdr, msghdr, off_t, sigevent, size_t, ssize_t,
 };
@@ -295,16 +295,10 @@ unsafe fn sending(message: *const msghdr) {
                 let rest = (control as usize + len).saturating_sub(libc::CMSG_DATA(at) as usize);
                 let bytes = head.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize).min(rest);
                 let fds = libc::CMSG_DATA(at).cast::<c_int>();
-                (0..bytes / size_of::<c_int>()).for_each(|i| give_up(fds.add(i).read_unaligned()));
+                (0..bytes / size_of::<c_int>()).for_each(|i| writers::give_up(fds.add(i).read_unaligned()));
             }
             at = libc::CMSG_NXTHDR(message, at);
         }
-    }
-}
-
-fn give_up(fd: c_int) {
-    if writers::object(fd).is_some() {
-        connection::give_up(fd);
     }
 }
 

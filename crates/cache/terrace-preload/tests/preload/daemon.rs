@@ -42,6 +42,8 @@ pub(crate) struct Manners {
     pub lazy: AtomicBool,
     /// Hangs up after a SOURCE, as at a restart.
     pub hangs_up: AtomicBool,
+    /// Errno of the answer to HELLO.
+    pub hello_errno: AtomicU32,
     /// Errno of the answer to MAPPED.
     pub map_errno: AtomicU32,
     /// Number of FLUSHes for which each answer waits, together with a MAPPED; 0: answers at once.
@@ -131,6 +133,7 @@ impl Running {
                 mute: AtomicBool::new(false),
                 lazy: AtomicBool::new(false),
                 hangs_up: AtomicBool::new(false),
+                hello_errno: AtomicU32::new(0),
                 map_errno: AtomicU32::new(0),
                 flush_waits: AtomicU32::new(0),
             },
@@ -363,6 +366,9 @@ impl Daemon {
         let mut reply = Reply::default();
         let mut made: Vec<OwnedFd> = Vec::new();
         match request.op {
+            proto::HELLO if self.manners.hello_errno.load(Ordering::SeqCst) != 0 => {
+                reply.errno = self.manners.hello_errno.load(Ordering::SeqCst);
+            }
             proto::HELLO => {
                 self.early.fetch_add(u32::from(!self.dir.join("new").exists()), Ordering::SeqCst);
                 let ring = memfd("test-ring", Ring::file_bytes(RING_SLOTS)).unwrap();

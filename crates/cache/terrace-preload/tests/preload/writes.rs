@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
 use terrace_shm::PAGE_SIZE;
+use terrace_shm::layout::LEASES_SUSPENDED;
 use terrace_shm::writes::{RECORDS, Span};
 
 const PAGES: usize = 100;
@@ -115,6 +117,33 @@ fn unseen_writes_last() {
     assert_eq!(d.clients(), ways.len() + 2, "a forked child with a mapping, and an exec, are clients");
     assert_eq!(change(&d, &d.dir, "sent"), (vec![], false));
     assert_eq!(d.given_up.load(SeqCst), 1);
+}
+
+#[test]
+fn files_of_a_process_that_is_refused_are_given_up() {
+    let d = announcing();
+    d.manners.hello_errno.store(libc::EUSERS as u32, SeqCst);
+    let ways = ["pwrite", "write", "dup", "truncate", "empty", "empty_reading", "stream", "mapping", "fork"];
+    for (i, way) in ways.into_iter().enumerate() {
+        assert_eq!(change(&d, &d.dir, way), (vec![], false), "{way}");
+        assert_eq!(d.given_up.load(SeqCst) as usize, i + 1, "{way}");
+    }
+    // The second write needs no announcement.
+    change(&d, &d.dir, "many");
+    assert_eq!(d.given_up.load(SeqCst) as usize, ways.len() + 1);
+}
+
+/// No terraced would answer.
+#[test]
+fn a_stopped_daemon_delays_no_program() {
+    let d = announcing();
+    change(&d, &d.dir, "nothing");
+    let begin = Instant::now();
+    d.segment.header().leases.store(LEASES_SUSPENDED, SeqCst);
+    change(&d, &d.dir, "sent");
+    assert_eq!(d.given_up.load(SeqCst), 0);
+    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+    assert!(d.writes.get().unwrap().0.lost_slots().others, "a write that does not end");
 }
 
 #[test]
