@@ -1,9 +1,10 @@
-//! Descriptors whose writes are announced: opened for writing, of a regular file of the served directory.
+//! Descriptors whose writes are announced: opened for writing, of a regular file of the served directory's
+//! device. Files are served by inode: a path shows neither hard links, nor names that are moved or mounted.
 
 use crate::guarded::{self, Ticket};
 use crate::lasting::{self, Until};
 use crate::table;
-use crate::{connection, leased, sys};
+use crate::{connection, sys};
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};
 use terrace_shm::writes::Span;
@@ -26,9 +27,6 @@ pub(crate) fn opened(fd: c_int, flags: c_int) {
     }
     let mode = flags & libc::O_ACCMODE;
     if mode != libc::O_RDONLY {
-        if leased::lies_inside(fd) == Some(false) {
-            return;
-        }
         watch(fd, id.ino, flags & libc::O_APPEND != 0, false);
     }
     let is_read = mode != libc::O_WRONLY && flags & libc::O_DIRECT == 0;
@@ -49,14 +47,12 @@ fn watch(fd: c_int, object: u64, appends: bool, shared: bool) {
 
 /// Object and O_APPEND of a descriptor whose writes have to be announced.
 fn look(fd: c_int) -> Option<(u64, bool)> {
-    let dev = connection::announced_dev()?;
+    connection::announced_dev()?;
     let flags = sys::fcntl(fd, libc::F_GETFL, 0) as c_int;
     if flags < 0 || flags & libc::O_PATH != 0 || flags & libc::O_ACCMODE == libc::O_RDONLY {
         return None;
     }
-    let (id, kind) = sys::identity(fd)?;
-    let is_served = id.dev == dev && kind == libc::S_IFREG && leased::lies_inside(fd) != Some(false);
-    is_served.then_some((id.ino, flags & libc::O_APPEND != 0))
+    Some((served(fd)?, flags & libc::O_APPEND != 0))
 }
 
 /// The file of a descriptor whose writes have to be announced, marked or not.
@@ -131,15 +127,12 @@ pub(crate) unsafe fn emptying(dir: c_int, path: *const c_char, flags: c_int) -> 
 /// After an open that empties a file. If the path has meant another file meanwhile, that one is announced.
 pub(crate) fn emptied(before: Emptied, fd: c_int, flags: c_int) {
     guarded::end(before.ticket, 0);
-    let Some(dev) = connection::announced_dev() else { return };
     if fd < 0 || flags & libc::O_TRUNC == 0 || flags & libc::O_PATH != 0 {
         return;
     }
-    let found = sys::identity(fd).filter(|&(id, kind)| id.dev == dev && kind == libc::S_IFREG);
-    let Some((id, _)) = found else { return };
-    let is_new = id.ino != before.object;
-    if (is_new || !before.ticket.is_announced()) && leased::lies_inside(fd) != Some(false) {
-        announce_after(fd, id.ino);
+    let is_new = |&object: &u64| object != before.object || !before.ticket.is_announced();
+    if let Some(object) = served(fd).filter(is_new) {
+        announce_after(fd, object);
     }
 }
 
@@ -189,7 +182,7 @@ fn served(fd: c_int) -> Option<u64> {
     (id.dev == dev && kind == libc::S_IFREG).then_some(id.ino)
 }
 
-/// The served file of a path, or a file that may be one.
+/// The file of a path, if it may be served.
 ///
 /// # Safety
 /// As [`emptying`].
@@ -197,16 +190,7 @@ unsafe fn at(dir: c_int, path: *const c_char) -> Option<u64> {
     let dev = connection::announced_dev()?;
     // SAFETY: the caller's promise.
     let (id, kind, _) = unsafe { sys::identity_at(dir, path, 0) }.ok()?;
-    if id.dev != dev || kind != libc::S_IFREG {
-        return None;
-    }
-    let flags = (libc::O_PATH | libc::O_CLOEXEC) as usize;
-    // SAFETY: the caller's promise.
-    let fd = unsafe { sys::raw(libc::SYS_openat, [dir as usize, path as usize, flags, 0, 0, 0]) };
-    let Ok(fd @ 0..) = c_int::try_from(fd) else { return Some(id.ino) };
-    let is_inside = leased::lies_inside(fd) != Some(false);
-    sys::close(fd);
-    is_inside.then_some(id.ino)
+    (id.dev == dev && kind == libc::S_IFREG).then_some(id.ino)
 }
 
 /// Marks the descriptors that exist already. Called once from .init_array, and after failed calls that have

@@ -149,10 +149,20 @@ fn a_stopped_daemon_delays_no_program() {
 #[test]
 fn other_files_are_not_announced() {
     let d = announcing();
+    let other = tempfile::tempdir_in("/dev/shm").unwrap();
     for way in ["pwrite", "empty", "stream", "mapping"] {
-        assert_eq!(change(&d, d.dir.parent().unwrap(), way), (vec![], false), "{way}");
+        assert_eq!(change(&d, other.path(), way), (vec![], false), "{way}");
     }
     assert_eq!(d.clients(), 0);
+}
+
+/// A file of the directory may have a name elsewhere.
+#[test]
+fn writes_by_another_name_are_announced() {
+    let d = announcing();
+    for (way, span) in [("pwrite", (2, 1)), ("empty", ALL), ("stream", ALL), ("truncate", ALL)] {
+        assert_eq!(change(&d, d.dir.parent().unwrap(), way), (vec![span], false), "{way}");
+    }
 }
 
 /// Pages in memory are read from there, unless a write is in flight, or the read ends after the file.
