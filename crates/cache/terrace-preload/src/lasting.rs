@@ -3,8 +3,8 @@
 //!
 //! | writes | last until |
 //! |---|---|
-//! | of a stream; of a ring or of asynchronous I/O | the descriptor is closed |
-//! | by a shared mapping; to standard output; after the preload path has closed | the process ends |
+//! | of a stream; to standard output; of a ring or of asynchronous I/O | the descriptor is closed |
+//! | by a shared mapping; after the preload path has closed | the process ends |
 //!
 //! A forked child does the same writes, and begins records of its own. A file without a record is given up for
 //! the rest of the run.
@@ -96,7 +96,7 @@ fn held() -> impl Iterator<Item = &'static Entry> {
 /// Begins a lasting write of a descriptor's file, unless one lasts as long.
 pub(crate) fn hold(fd: c_int, object: u64, until: Until) {
     let key = if until == Until::Close { fd } else { EXIT };
-    if ENTRIES.iter().any(|e| e.is_of(key, object)) {
+    if ENTRIES.iter().any(|e| e.is_of(key, object) || e.is_of(EXIT, object)) {
         return;
     }
     USED.store(true, Ordering::Relaxed);
@@ -117,9 +117,13 @@ pub(crate) fn hold(fd: c_int, object: u64, until: Until) {
     e.state.store(state::HELD, Ordering::Release);
 }
 
-/// Whether a lasting write ends with the descriptor.
-pub(crate) fn has(fd: c_int) -> bool {
-    USED.load(Ordering::Relaxed) && held().any(|e| e.fd.load(Ordering::Relaxed) == fd)
+/// The file of a write that lasts until `fd` is closed.
+pub(crate) fn object(fd: c_int) -> Option<u64> {
+    if fd < 0 || !USED.load(Ordering::Relaxed) {
+        return None;
+    }
+    let e = held().find(|e| e.fd.load(Ordering::Relaxed) == fd)?;
+    Some(e.object.load(Ordering::Relaxed))
 }
 
 /// Takes a write that lasts until `fd` is closed. [`guarded::end`] ends it.

@@ -38,8 +38,10 @@ pub(crate) fn opened(fd: c_int, flags: c_int) {
 /// Announces the descriptor's writes from here on.
 fn watch(fd: c_int, object: u64, appends: bool, shared: bool) {
     connection::register_writer();
-    if connection::mount_dev().is_none() || !table::mark_writer(fd, object, appends, shared) {
+    if connection::mount_dev().is_none() {
         lasting::hold(fd, object, Until::Exit);
+    } else if !table::mark_writer(fd, object, appends, shared) {
+        lasting::hold(fd, object, Until::Close);
     } else if UNSEEN.load(Ordering::Relaxed) {
         lasting::hold(fd, object, Until::Close);
     }
@@ -78,11 +80,19 @@ pub(crate) fn find(fd: c_int) {
 
 /// `new` is a duplicate of `old`.
 pub(crate) fn duplicated(old: c_int, new: c_int) {
-    let Some(writer) = table::writer(old).filter(|_| old != new) else { return };
-    if !table::has_place(new) {
-        lasting::hold(new, writer.object, Until::Exit);
-    } else if lasting::has(old) {
-        lasting::hold(new, writer.object, Until::Close);
+    let lasting = || lasting::object(old);
+    match table::writer(old).map(|writer| writer.object).or_else(lasting) {
+        Some(object) if old != new && !table::has_place(new) => lasting::hold(new, object, Until::Close),
+        Some(_) if old != new => find(new),
+        _ => {}
+    }
+}
+
+/// Announces the writes of a descriptor's stream, until it is closed. Writes by duplicates are seen.
+pub(crate) fn stream(fd: c_int) {
+    find(fd);
+    if let Some(object) = object(fd) {
+        lasting::hold(fd, object, Until::Close);
     }
 }
 

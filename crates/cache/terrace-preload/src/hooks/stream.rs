@@ -4,7 +4,7 @@
 use super::close::mine;
 use super::guard::guard;
 use crate::guarded::{self, Ticket};
-use crate::lasting::{self, Until};
+use crate::lasting;
 use crate::writers::{self, Emptied};
 use crate::{directory, leased, next, sys, table};
 use libc::{FILE, c_char, c_int, off_t};
@@ -64,19 +64,12 @@ pub(super) unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) ->
             table::dismiss(fd);
             // SAFETY: the program's own argument.
             if directory::announces_writes() && unsafe { writes(mode) } {
-                hold(fd);
+                writers::stream(fd);
             }
         }
     });
     // SAFETY: the program's own arguments.
     unsafe { next::fdopen(fd, mode) }
-}
-
-/// Announces the writes of a descriptor's stream, until it is closed.
-fn hold(fd: c_int) {
-    if let Some(object) = writers::object(fd) {
-        lasting::hold(fd, object, Until::Close);
-    }
 }
 
 /// Announces that fopen empties a file.
@@ -101,7 +94,7 @@ unsafe fn opened(before: Emptied, mode: *const c_char, stream: *mut FILE) {
         guard(|| unsafe {
             let fd = descriptor(stream);
             writers::emptied(before, fd.unwrap_or(-1), flags_of(mode));
-            fd.filter(|_| writes(mode)).map(hold)
+            fd.filter(|_| writes(mode)).map(writers::stream)
         });
     }
 }

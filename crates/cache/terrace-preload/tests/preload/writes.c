@@ -74,6 +74,18 @@ int main(int argc, char **argv)
         CHECK((f = fopen(path, "r+")) && fputs("text", f) >= 0 && (!IS("stream") || fclose(f) == 0));
         _exit(0);
     }
+    if (IS("stream_duplicate")) {
+        int to;
+        CHECK((f = fopen(path, "r+")) && (to = dup(fileno(f))) >= 0 && fclose(f) == 0);
+        CHECK(pwrite(to, buffer, 10, 2 * PAGE) == 10);
+        _exit(0);
+    }
+    if (IS("reopened_output")) {
+        CHECK(freopen(path, "r+", stdout) && puts("text") > 0 && fflush(stdout) == 0);
+        int to = dup(1);
+        CHECK(to >= 0 && fclose(stdout) == 0 && pwrite(to, buffer, 10, 2 * PAGE) == 10);
+        _exit(0);
+    }
     if (IS("inherited"))
         return write(atoi(argv[3]), buffer, 10) != 10;
     if (IS("standard_output"))
@@ -154,6 +166,12 @@ int main(int argc, char **argv)
         CHECK(wait(&status) > 0 && status == 0);
     } else if (IS("output")) {
         CHECK(dup2(fd, 1) == 1);
+    } else if (IS("outputs")) {
+        /* As a shell for its builtins. */
+        int before = dup(1);
+        for (int i = 0; i < 100; i++)
+            CHECK(dup2(fd, 1) == 1 && write(1, buffer, 10) == 10 && dup2(before, 1) == 1);
+        CHECK(dup2(fd, 1) == 1 && close(1) == 0);
     } else if (IS("closed_path"))
         CHECK(unshare(CLONE_FILES) == 0);
     else if (IS("sent"))
