@@ -1,7 +1,6 @@
 //! The end of the preload path in this process, after a bug of the library or a call that hides descriptors
 //! or system calls.
 
-use crate::lasting::{self, Until};
 use crate::{connection, quiet, sys, table};
 use std::ffi::c_int;
 
@@ -9,7 +8,6 @@ use std::ffi::c_int;
 /// from here on. Its later writes are unseen.
 #[cold]
 pub(crate) fn turn_off() {
-    lasting::hold_all_writers(Until::Exit);
     connection::close();
 }
 

@@ -13,6 +13,7 @@
 //! requests work after the preload path has closed for this process.
 
 use crate::exchange::{HELLO_FDS, REQUIRED_FDS, exchange, is_hung_up, tell};
+use crate::lasting::{self, Until};
 use crate::local::local;
 use crate::sys::{self, Identity};
 use crate::{directory, helper, quiet, rings, table};
@@ -20,7 +21,7 @@ use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 use terrace_shm::layout::{LAYOUT_VERSION, NO_LEASES};
 use terrace_shm::proto::{self, Hint, Reply, Request};
 use terrace_shm::ring::Ring;
@@ -164,18 +165,30 @@ pub(crate) fn mount_dev() -> Option<u64> {
     (dev != 0 && !OFF.load(Ordering::Relaxed)).then_some(dev)
 }
 
-/// Closes the preload path for this process.
+/// Closes the preload path for this process. Later writes of its descriptors are unseen. The fence orders the
+/// flag before the look at the marks: a thread that sets a mark later sees the flag.
 #[cold]
 pub(crate) fn close() {
     if DEV.load(Ordering::Relaxed) != 0 {
         OFF.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if local().vforked() {
+            // The descriptors are the parent's: it announces its writes as before.
+            return table::dismiss_all();
+        }
+        lasting::hold_all_writers(Until::Exit);
         table::forget_range(0, u32::MAX);
-        if !local().vforked()
-            && let Some(held) = known().and_then(Held::try_take)
-        {
+        if let Some(held) = known().and_then(Held::try_take) {
             hang_up(held.0);
         }
     }
+}
+
+/// The same after a bug of the library in [`close`]: marked descriptors stay writers.
+#[cold]
+pub(crate) fn stop_reads() {
+    OFF.store(true, Ordering::SeqCst);
+    table::dismiss_all();
 }
 
 /// The segment, if this process or an ancestor ever registered.

@@ -258,6 +258,11 @@ pub(crate) fn dismiss(fd: c_int) {
     }
 }
 
+/// Likewise for all descriptors.
+pub(crate) fn dismiss_all() {
+    entered(0, u32::MAX).filter(|&fd| !is_helper(fd)).for_each(dismiss);
+}
+
 /// The descriptor's writes need no announcement from here on.
 pub(crate) fn unmark_writer(fd: c_int) {
     if let Some(e) = entry(fd) {

@@ -6,7 +6,7 @@ use crate::lasting::{self, Until};
 use crate::table;
 use crate::{connection, sys};
 use std::ffi::{c_char, c_int};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use terrace_shm::writes::Span;
 
 /// Descriptors that are tried without /proc.
@@ -38,11 +38,12 @@ pub(crate) fn opened(fd: c_int, flags: c_int) {
 /// Announces the descriptor's writes from here on.
 fn watch(fd: c_int, object: u64, appends: bool, shared: bool) {
     connection::register_writer();
+    let is_marked = table::mark_writer(fd, object, appends, shared);
+    // A thread that hides later writes looks at the marks after it has set its flag.
+    fence(Ordering::SeqCst);
     if connection::mount_dev().is_none() {
         lasting::hold(fd, object, Until::Exit);
-    } else if !table::mark_writer(fd, object, appends, shared) {
-        lasting::hold(fd, object, Until::Close);
-    } else if UNSEEN.load(Ordering::Relaxed) {
+    } else if !is_marked || UNSEEN.load(Ordering::Relaxed) {
         lasting::hold(fd, object, Until::Close);
     }
 }
@@ -108,6 +109,7 @@ pub(crate) fn hold_marked(fd: c_int) {
 pub(crate) fn hold_all() {
     if connection::announced_dev().is_some() {
         UNSEEN.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         lasting::hold_all_writers(Until::Close);
     }
 }

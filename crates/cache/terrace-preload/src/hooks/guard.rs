@@ -28,7 +28,7 @@ pub(super) fn caught<T: Default>(decide: impl FnOnce() -> T) -> T {
             std::mem::forget(panic);
             if let Err(panic) = catch_unwind(closing::turn_off) {
                 std::mem::forget(panic);
-                connection::close();
+                connection::stop_reads();
             }
             T::default()
         }
