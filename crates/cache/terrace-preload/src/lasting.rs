@@ -101,7 +101,10 @@ pub(crate) fn hold(fd: c_int, object: u64, until: Until) {
     }
     USED.store(true, Ordering::Relaxed);
     let Some(e) = ENTRIES.iter().find(|e| e.change(state::FREE, state::BUSY)) else {
-        connection::give_up(fd);
+        if !connection::give_up(fd) {
+            // It stays under way until the process ends.
+            guarded::announce(Span::all(object));
+        }
         return;
     };
     let ticket = guarded::announce(Span::all(object));
@@ -170,7 +173,7 @@ pub(crate) fn forked() {
         writes.begin(None, span(e));
         e.set(Kind::Bare(None));
     }
-    if held().next().is_none() || !connection::register(true) {
+    if held().next().is_none() || !connection::register_writer() {
         return;
     }
     for (e, page) in held().filter_map(|e| Some((e, connection::writes_page()?))) {

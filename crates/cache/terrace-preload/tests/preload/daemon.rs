@@ -44,6 +44,8 @@ pub(crate) struct Manners {
     pub hangs_up: AtomicBool,
     /// Errno of the answer to HELLO.
     pub hello_errno: AtomicU32,
+    /// Errno of the answer to GIVE_UP.
+    pub give_up_errno: AtomicU32,
     /// Errno of the answer to MAPPED.
     pub map_errno: AtomicU32,
     /// Number of FLUSHes for which each answer waits, together with a MAPPED; 0: answers at once.
@@ -134,6 +136,7 @@ impl Running {
                 lazy: AtomicBool::new(false),
                 hangs_up: AtomicBool::new(false),
                 hello_errno: AtomicU32::new(0),
+                give_up_errno: AtomicU32::new(0),
                 map_errno: AtomicU32::new(0),
                 flush_waits: AtomicU32::new(0),
             },
@@ -404,6 +407,7 @@ impl Daemon {
             }
             proto::GIVE_UP => {
                 self.given_up.fetch_add(1, Ordering::SeqCst);
+                reply.errno = self.manners.give_up_errno.load(Ordering::SeqCst);
             }
             proto::RING => {
                 self.rung.fetch_add(1, Ordering::SeqCst);

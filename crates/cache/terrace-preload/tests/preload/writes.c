@@ -172,6 +172,20 @@ int main(int argc, char **argv)
         for (int i = 0; i < 100; i++)
             CHECK(dup2(fd, 1) == 1 && write(1, buffer, 10) == 10 && dup2(before, 1) == 1);
         CHECK(dup2(fd, 1) == 1 && close(1) == 0);
+    } else if (IS("mappings")) {
+        for (int i = 0; i < 64; i++) {
+            char name[4096];
+            snprintf(name, sizeof name, "%s.%d", path, i);
+            int to = open(name, O_RDWR | O_CREAT, 0600);
+            CHECK(to >= 0 && mmap(NULL, PAGE, PROT_READ, MAP_SHARED, to, 0) != MAP_FAILED);
+        }
+        CHECK(mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, 0) != MAP_FAILED);
+    } else if (IS("closed_fork")) {
+        CHECK(mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, 0) != MAP_FAILED && unshare(CLONE_FILES) == 0);
+        if (fork() == 0)
+            _exit(0);
+        int status;
+        CHECK(wait(&status) > 0 && status == 0);
     } else if (IS("closed_path"))
         CHECK(unshare(CLONE_FILES) == 0);
     else if (IS("sent"))

@@ -150,6 +150,25 @@ fn a_stopped_daemon_delays_no_program() {
 }
 
 #[test]
+fn more_lasting_writes_than_entries_are_given_up() {
+    let d = announcing();
+    assert_eq!(change(&d, &d.dir, "mappings"), (vec![], false));
+    assert_eq!(d.given_up.load(SeqCst), 1);
+    d.manners.give_up_errno.store(libc::EAGAIN as u32, SeqCst);
+    assert_eq!(change(&d, &d.dir, "mappings"), (vec![], true));
+}
+
+#[test]
+fn a_child_of_a_closed_preload_path_is_a_client() {
+    let d = announcing();
+    assert_eq!(change(&d, &d.dir, "closed_fork"), (vec![], true));
+    assert_eq!(d.clients(), 2);
+    d.manners.lazy.store(true, SeqCst);
+    change(&d, &d.dir, "many");
+    assert!(!d.writes.get().unwrap().0.lost_slots().lost.is_empty(), "no count delays repairs");
+}
+
+#[test]
 fn other_files_are_not_announced() {
     let d = announcing();
     let other = tempfile::tempdir_in("/dev/shm").unwrap();
