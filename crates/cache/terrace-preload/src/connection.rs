@@ -13,10 +13,9 @@
 //! requests work after the preload path has closed for this process.
 
 use crate::exchange::{HELLO_FDS, REQUIRED_FDS, exchange, is_hung_up, tell};
-use crate::lasting::{self, Until};
 use crate::local::local;
 use crate::sys::{self, Identity};
-use crate::{directory, helper, quiet, rings, table};
+use crate::{directory, helper, lasting, quiet, rings, table};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -176,7 +175,7 @@ pub(crate) fn close() {
             // The descriptors are the parent's: it announces its writes as before.
             return table::dismiss_all();
         }
-        lasting::hold_all_writers(Until::Exit);
+        lasting::hold_all_writers();
         table::forget_range(0, u32::MAX);
         if let Some(held) = known().and_then(Held::try_take) {
             hang_up(held.0);

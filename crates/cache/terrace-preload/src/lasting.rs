@@ -3,8 +3,8 @@
 //!
 //! | writes | last until |
 //! |---|---|
-//! | of a stream; to standard output; of a ring or of asynchronous I/O | the descriptor is closed |
-//! | by a shared mapping; after the preload path has closed | the process ends |
+//! | of a stream; to standard output | the descriptor is closed |
+//! | by a shared mapping; of a ring or of asynchronous I/O; after the preload path has closed | the process ends |
 //!
 //! A forked child does the same writes, and begins records of its own. A file without a record is given up for
 //! the rest of the run.
@@ -155,11 +155,16 @@ pub(crate) fn close_range(first: u32, last: u32) {
     }
 }
 
-/// The library will not see the writes of any descriptor from here on.
+/// The library will not see the writes of any descriptor from here on. They may come after its close.
 #[cold]
-pub(crate) fn hold_all_writers(until: Until) {
-    if directory::announces_writes() && !local().vforked() {
-        table::writers().for_each(|(fd, writer)| hold(fd, writer.object, until));
+pub(crate) fn hold_all_writers() {
+    if !directory::announces_writes() || local().vforked() {
+        return;
+    }
+    table::writers().for_each(|(fd, writer)| hold(fd, writer.object, Until::Exit));
+    for e in held().filter(|e| e.change(state::HELD, state::BUSY)) {
+        e.fd.store(EXIT, Ordering::Relaxed);
+        e.state.store(state::HELD, Ordering::Release);
     }
 }
 

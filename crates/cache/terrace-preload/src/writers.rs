@@ -41,9 +41,9 @@ fn watch(fd: c_int, object: u64, appends: bool, shared: bool) {
     let is_marked = table::mark_writer(fd, object, appends, shared);
     // A thread that hides later writes looks at the marks after it has set its flag.
     fence(Ordering::SeqCst);
-    if connection::mount_dev().is_none() {
+    if connection::mount_dev().is_none() || UNSEEN.load(Ordering::Relaxed) {
         lasting::hold(fd, object, Until::Exit);
-    } else if !is_marked || UNSEEN.load(Ordering::Relaxed) {
+    } else if !is_marked {
         lasting::hold(fd, object, Until::Close);
     }
 }
@@ -97,20 +97,20 @@ pub(crate) fn stream(fd: c_int) {
     }
 }
 
-/// A ring or asynchronous I/O may write by this descriptor.
-pub(crate) fn hold_marked(fd: c_int) {
-    if let Some(writer) = table::writer(fd) {
-        lasting::hold(fd, writer.object, Until::Close);
+/// A marked descriptor is written unseen.
+pub(crate) fn hold_marked(fd: c_int, until: Until) {
+    if let Some(object) = table::writer(fd).map(|writer| writer.object).or_else(|| lasting::object(fd)) {
+        lasting::hold(fd, object, until);
     }
 }
 
-/// A ring may write by any descriptor from here on.
+/// A ring may write by any descriptor from here on, also after its close.
 #[cold]
 pub(crate) fn hold_all() {
     if connection::announced_dev().is_some() {
         UNSEEN.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        lasting::hold_all_writers(Until::Close);
+        lasting::hold_all_writers();
     }
 }
 

@@ -3,6 +3,7 @@
 use super::guard::guard;
 use super::write::{begin, end};
 use crate::guarded::Range;
+use crate::lasting::Until;
 use crate::{directory, next, symbols, writers};
 use libc::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -45,7 +46,7 @@ fn before(fd: c_int, name: &std::ffi::CStr, to: &AtomicUsize) {
         to.store(found.unwrap_or(0), Ordering::Relaxed);
     }
     if directory::announces_writes() {
-        guard(|| writers::hold_marked(fd));
+        guard(|| writers::hold_marked(fd, Until::Close));
     }
 }
 

@@ -6,6 +6,7 @@
 
 use super::guard::guard;
 use crate::guarded::{self, Range, Ticket};
+use crate::lasting::Until;
 use crate::{buffer, directory, next, read, sys, table, writers};
 use libc::{
     aiocb, c_int, c_long, c_uint, c_ulong, c_void, iovec, mmsghdr, msghdr, off_t, sigevent, size_t, ssize_t,
@@ -215,7 +216,7 @@ unsafe fn submitting(n: c_long, list: *const *const Iocb) {
         unsafe {
             let entry = list.add(i).read();
             if is_usable(entry.cast(), size_of::<Iocb>()) {
-                writers::hold_marked((*entry).fd);
+                writers::hold_marked((*entry).fd, Until::Exit);
             }
         }
     }
@@ -237,7 +238,7 @@ unsafe extern "C-unwind" fn io_submit(context: *mut c_void, n: c_long, list: *mu
 unsafe fn requested(request: *const aiocb) {
     // SAFETY: the caller's promise.
     if let Some(request) = unsafe { request.as_ref() } {
-        writers::hold_marked(request.aio_fildes);
+        writers::hold_marked(request.aio_fildes, Until::Exit);
     }
 }
 
