@@ -6,6 +6,7 @@
 //! ([`super::process`]). An interposer that uses syscall would otherwise recurse for ever.
 
 use super::guard::guard;
+use crate::guarded::{self, Range, Ticket};
 use crate::local::local;
 use crate::{closing, helper, lasting, next, sys, table, writers};
 use libc::{c_int, c_uint};
@@ -62,6 +63,7 @@ pub(super) fn dup_by(old: c_int, call: impl FnOnce() -> c_int) -> c_int {
 
 #[inline]
 pub(super) fn dup_to_by(old: c_int, new: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    let tickets = guard(|| replacing(old, new));
     replaced(old, new);
     let ret = call();
     match ret {
@@ -71,7 +73,21 @@ pub(super) fn dup_to_by(old: c_int, new: c_int, call: impl FnOnce() -> c_int) ->
         _ => None,
     };
     duplicated(old, ret);
+    for ticket in tickets.into_iter().filter(Ticket::is_announced) {
+        guard(|| guarded::end(ticket, 0));
+    }
     ret
+}
+
+/// Announces changes of both files. Other threads may write by `new` before it is marked.
+fn replacing(old: c_int, new: c_int) -> [Ticket; 2] {
+    if old == new || !mine() {
+        return Default::default();
+    }
+    [old, new].map(|fd| {
+        let writer = table::writer(fd);
+        writer.map_or(Ticket::default(), |writer| guarded::begin(fd, writer, Range::All))
+    })
 }
 
 fn duplicated(old: c_int, new: c_int) {
