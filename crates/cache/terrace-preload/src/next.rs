@@ -113,6 +113,9 @@ next! {
     __open64_2(p: *const c_char, f: c_int) -> c_int = |p, f| call!(SYS_openat, CWD, p, f) as c_int;
     __openat_2(d: c_int, p: *const c_char, f: c_int) -> c_int = |d, p, f| call!(SYS_openat, d, p, f) as c_int;
     __openat64_2(d: c_int, p: *const c_char, f: c_int) -> c_int = |d, p, f| call!(SYS_openat, d, p, f) as c_int;
+    openat2(d: c_int, p: *const c_char, h: *const c_void, n: size_t) -> c_int = |d, p, h, n| call!(SYS_openat2, d, p, h, n) as c_int;
+    open_by_handle_at(d: c_int, h: *mut c_void, f: c_int) -> c_int = |d, h, f| call!(SYS_open_by_handle_at, d, h, f) as c_int;
+    pidfd_getfd(p: c_int, fd: c_int, f: c_uint) -> c_int = |p, fd, f| call!(SYS_pidfd_getfd, p, fd, f) as c_int;
 
     close(fd: c_int) -> c_int = |fd| call!(SYS_close, fd) as c_int;
     __close(fd: c_int) -> c_int = |fd| call!(SYS_close, fd) as c_int;

@@ -3,6 +3,7 @@
 
 use crate::guarded::{self, Ticket};
 use crate::lasting::{self, Until};
+use crate::local::local;
 use crate::table;
 use crate::{connection, sys};
 use std::ffi::{c_char, c_int};
@@ -86,6 +87,23 @@ pub(crate) fn duplicated(old: c_int, new: c_int) {
         Some(object) if old != new && !table::has_place(new) => lasting::hold(new, object, Until::Close),
         Some(_) if old != new => find(new),
         _ => {}
+    }
+}
+
+/// Marks a descriptor of a call that was not announced. The call may have emptied the file. None: its flags are
+/// not known.
+pub(crate) fn made(fd: c_int, flags: Option<c_int>) {
+    if fd < 0 {
+        return;
+    }
+    if !local().vforked() {
+        table::forget(fd);
+        lasting::close(fd);
+        find(fd);
+    }
+    let may_empty = flags.map_or_else(|| look(fd).is_some(), |flags| flags & libc::O_TRUNC != 0);
+    if may_empty && let Some(object) = served(fd) {
+        announce_after(fd, object);
     }
 }
 

@@ -4,8 +4,8 @@
 use super::guard::guard;
 use crate::local::local;
 use crate::writers::Emptied;
-use crate::{connection, directory, lasting, leased, next, sys, table, writers};
-use libc::{c_char, c_int, mode_t};
+use crate::{buffer, connection, directory, lasting, leased, next, sys, table, writers};
+use libc::{c_char, c_int, c_long, c_uint, c_void, mode_t, size_t};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use terrace_shm::scratch::Scratch;
@@ -202,3 +202,62 @@ temporary_hook!(mkstemps(path: *mut c_char, suffix: c_int), flags 0);
 temporary_hook!(mkstemps64(path: *mut c_char, suffix: c_int), flags 0);
 temporary_hook!(mkostemps(path: *mut c_char, suffix: c_int, flags: c_int), flags flags);
 temporary_hook!(mkostemps64(path: *mut c_char, suffix: c_int, flags: c_int), flags flags);
+
+/// Flags of `struct open_how`. None: the kernel refuses it.
+fn flags_of(how: *const c_void) -> Option<c_int> {
+    if how.is_null() || !buffer::is_readable(how.cast(), size_of::<u64>()) {
+        return None;
+    }
+    // SAFETY: just checked.
+    Some(unsafe { how.cast::<u64>().read_unaligned() } as c_int)
+}
+
+/// Defines hooks of calls that make a descriptor of any file. None: the flags are not known.
+macro_rules! rare_hook {
+    ($name:ident($($arg:ident: $t:ty),*), flags $flags:expr) => {
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name($($arg: $t),*) -> c_int {
+            // SAFETY: the program's own arguments.
+            let fd = unsafe { next::$name($($arg),*) };
+            if directory::announces_writes() {
+                guard(|| writers::made(fd, $flags));
+            }
+            fd
+        }
+    };
+}
+
+rare_hook!(openat2(dir: c_int, path: *const c_char, how: *const c_void, n: size_t), flags flags_of(how));
+rare_hook!(open_by_handle_at(mount: c_int, handle: *mut c_void, flags: c_int), flags Some(flags));
+rare_hook!(pidfd_getfd(pid: c_int, fd: c_int, flags: c_uint), flags Some(0));
+
+/// The numbers that [`by_call`] handles.
+pub(super) const NUMBERS: [c_long; 6] = [
+    libc::SYS_open,
+    libc::SYS_creat,
+    libc::SYS_openat,
+    libc::SYS_openat2,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_pidfd_getfd,
+];
+
+/// The raw system calls, for programs that use syscall. The file is announced after the call, before the program
+/// knows that the call has emptied it.
+///
+/// # Safety
+/// The program's own arguments, of a call of [`NUMBERS`].
+pub(super) unsafe fn by_call(n: c_long, a: [usize; 6]) -> c_long {
+    // SAFETY: the program's own arguments.
+    let fd = sys::libc_ret(unsafe { sys::raw(n, a) });
+    if directory::announces_writes() {
+        let flags = || match n {
+            libc::SYS_open => Some(a[1] as c_int),
+            libc::SYS_creat => Some(CREAT),
+            libc::SYS_openat | libc::SYS_open_by_handle_at => Some(a[2] as c_int),
+            libc::SYS_openat2 => flags_of(a[2] as _),
+            _ => Some(0),
+        };
+        guard(|| writers::made(fd as c_int, flags()));
+    }
+    fd as c_long
+}

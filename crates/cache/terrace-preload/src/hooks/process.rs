@@ -79,7 +79,7 @@ unsafe extern "C-unwind" fn terrace_syscall(
     e: usize,
     f: usize,
 ) -> c_long {
-    use super::{close, locked, write, write_back};
+    use super::{close, locked, open, write, write_back};
     let (fd, args) = (a as c_int, [a, b, c, d, e, f]);
     // SAFETY: the program's own arguments, for the call that it made.
     let real = |args| crate::sys::libc_ret(unsafe { crate::sys::raw(n, args) });
@@ -98,6 +98,8 @@ unsafe extern "C-unwind" fn terrace_syscall(
         }
         // SAFETY: the program's own arguments.
         _ if write::NUMBERS.contains(&n) => return unsafe { write::by_call(n, args) },
+        // SAFETY: the program's own arguments.
+        _ if open::NUMBERS.contains(&n) => return unsafe { open::by_call(n, args) },
         // SAFETY: the program's own arguments.
         libc::SYS_execve | libc::SYS_execveat => return unsafe { super::exec::by_call(n, args) },
         libc::SYS_mmap if d as c_int & libc::MAP_ANONYMOUS == 0 => {
@@ -152,7 +154,7 @@ pub(super) unsafe extern "C-unwind" fn prctl(op: c_int, a: usize, b: usize, c: u
 mod stubs {
     //! Functions that a compiled frame would break: their callee returns twice, on another stack, or both.
 
-    use crate::hooks::write;
+    use crate::hooks::{open, write};
     use libc::{c_int, c_long};
     use std::arch::naked_asm;
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -262,18 +264,19 @@ mod stubs {
     /// The calls that [`super::terrace_syscall`] handles, one bit each.
     static WATCHED: [u64; NUMBERS / 64] = {
         let mut bits = [0; NUMBERS / 64];
-        let mut i = 0;
-        while i < OTHERS.len() {
-            bits[OTHERS[i] as usize / 64] |= 1 << (OTHERS[i] % 64);
-            i += 1;
-        }
-        i = 0;
-        while i < write::NUMBERS.len() {
-            bits[write::NUMBERS[i] as usize / 64] |= 1 << (write::NUMBERS[i] % 64);
-            i += 1;
-        }
+        add(&mut bits, &OTHERS);
+        add(&mut bits, &write::NUMBERS);
+        add(&mut bits, &open::NUMBERS);
         bits
     };
+
+    const fn add(bits: &mut [u64; NUMBERS / 64], calls: &[c_long]) {
+        let mut i = 0;
+        while i < calls.len() {
+            bits[calls[i] as usize / 64] |= 1 << (calls[i] % 64);
+            i += 1;
+        }
+    }
 
     const OTHERS: [c_long; 17] = [
         libc::SYS_close,

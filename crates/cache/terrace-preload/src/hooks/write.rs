@@ -106,17 +106,12 @@ hook!(sendfile64(to: c_int, from: c_int, offset: *mut off_t, n: size_t) -> ssize
 hook!(splice(from: c_int, from_at: *mut off_t, to: c_int, at: *mut off_t, n: size_t, flags: c_uint) -> ssize_t, to to => pointed(at, n));
 hook!(copy_file_range(from: c_int, from_at: *mut off_t, to: c_int, at: *mut off_t, n: size_t, flags: c_uint) -> ssize_t, to to => pointed(at, n));
 
-/// Requests that replace content by blocks of another file, see ioctl_ficlone(2).
-const CLONES: [c_ulong; 2] = [0x4004_9409, 0x4020_940d];
-
-/// The argument, if any, is an integer or a pointer: one register.
+/// Any request may change content, as those of file systems do. The argument, if any, is an integer or a pointer:
+/// one register.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, arg: usize) -> c_int {
     // SAFETY: the program's own arguments.
     unsafe {
-        if !CLONES.contains(&request) {
-            return next::ioctl(fd, request, arg);
-        }
         let ticket = begin(fd, || Range::All);
         let ret = next::ioctl(fd, request, arg);
         end(ticket, 0);
@@ -125,10 +120,11 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, arg: usize) -> c_
 }
 
 /// The numbers that [`by_call`] handles.
-pub(super) const NUMBERS: [c_long; 12] = [
+pub(super) const NUMBERS: [c_long; 13] = [
     libc::SYS_write,
     libc::SYS_pwrite64,
     libc::SYS_writev,
+    libc::SYS_ioctl,
     libc::SYS_sendfile,
     libc::SYS_truncate,
     libc::SYS_ftruncate,

@@ -3,6 +3,7 @@
 #include <aio.h>
 #include <fcntl.h>
 #include <linux/fs.h>
+#include <linux/openat2.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -86,6 +87,13 @@ int main(int argc, char **argv)
         CHECK(to >= 0 && fclose(stdout) == 0 && pwrite(to, buffer, 10, 2 * PAGE) == 10);
         _exit(0);
     }
+    if (IS("open_call") || IS("openat2_call")) {
+        struct open_how how = {.flags = O_RDWR | O_TRUNC};
+        int to = IS("open_call") ? syscall(SYS_openat, AT_FDCWD, path, O_RDWR)
+                                 : syscall(SYS_openat2, AT_FDCWD, path, &how, sizeof how);
+        CHECK(to >= 0 && pwrite(to, buffer, 10, 2 * PAGE) == 10);
+        return 0;
+    }
     if (IS("inherited"))
         return write(atoi(argv[3]), buffer, 10) != 10;
     if (IS("standard_output"))
@@ -146,6 +154,13 @@ int main(int argc, char **argv)
         /* The file system may refuse it. */
         int from = open(path, O_RDONLY);
         ioctl(fd, FICLONE, from);
+    } else if (IS("ioctl")) {
+        int flags;
+        ioctl(fd, FS_IOC_GETFLAGS, &flags);
+        syscall(SYS_ioctl, fd, FS_IOC_GETFLAGS, &flags);
+    } else if (IS("descriptor_of_process")) {
+        int to = syscall(SYS_pidfd_getfd, syscall(SYS_pidfd_open, getpid(), 0), fd, 0);
+        CHECK(to >= 0 && pwrite(to, buffer, 10, 2 * PAGE) == 10);
     } else if (IS("syscall"))
         CHECK(syscall(SYS_pwrite64, fd, buffer, 10, 2 * PAGE) == 10 && syscall(SYS_write, fd, buffer, 10) == 10);
     else if (IS("aio")) {
