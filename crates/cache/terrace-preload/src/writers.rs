@@ -66,7 +66,7 @@ pub(crate) fn object(fd: c_int) -> Option<u64> {
 
 /// Leaves the file of a descriptor to the kernel, since a process that may not announce its writes gets it.
 pub(crate) fn give_up(fd: c_int) {
-    if let Some(object) = object(fd)
+    if let Some((object, _)) = look(fd)
         && !connection::give_up(fd)
     {
         guarded::begin_for_good(object);
@@ -221,6 +221,19 @@ unsafe fn at(dir: c_int, path: *const c_char) -> Option<u64> {
     // SAFETY: the caller's promise.
     let (id, kind, _) = unsafe { sys::identity_at(dir, path, 0) }.ok()?;
     (id.dev == dev && kind == libc::S_IFREG).then_some(id.ino)
+}
+
+/// The same for all descriptors that exec leaves open. `any`: also for those that it closes.
+#[cold]
+pub(crate) fn give_up_passed(any: bool) {
+    let mut one = |fd| {
+        if any || sys::fcntl(fd, libc::F_GETFD, 0) as c_int & libc::FD_CLOEXEC == 0 {
+            give_up(fd);
+        }
+    };
+    if connection::announced_dev().is_some() && each_open(&mut one).is_none() {
+        (0..TRIED).for_each(one);
+    }
 }
 
 /// Marks the descriptors that exist already. Called once from .init_array, and after failed calls that have

@@ -11,7 +11,7 @@
 //! All of it may run in the child of a vfork: it allocates on its stack.
 
 use super::guard::guard;
-use crate::{next, quiet, sys};
+use crate::{directory, next, quiet, sys, writers};
 use libc::{c_char, c_int, c_long, pid_t};
 use std::ffi::{CStr, c_void};
 use std::os::fd::BorrowedFd;
@@ -27,14 +27,35 @@ unsafe extern "C" {
     static environ: Strings;
 }
 
-/// Calls `call` with the environment for a program: the given one, or one without the library.
+/// Descriptors that a new program gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Passed {
+    /// Those without FD_CLOEXEC.
+    Inherited,
+    /// Any, by actions of posix_spawn.
+    Any,
+}
+
+/// Calls `call` with the environment for a program: the given one, or one without the library. Files that a
+/// program without the library may write are given up.
 ///
 /// # Safety
 /// `env` is null or the program's environment.
-unsafe fn with<T>(env: Strings, loads: impl FnOnce() -> bool, call: impl FnOnce(Strings) -> T) -> T {
+unsafe fn with<T>(
+    env: Strings,
+    passed: Passed,
+    loads: impl FnOnce() -> bool,
+    call: impl FnOnce(Strings) -> T,
+) -> T {
     // SAFETY: the caller's promise.
-    let found =
-        guard(|| unsafe { find(env).filter(|&at| !(!quiet::is_silent() && is_there(env, at) && loads())) });
+    let found = guard(|| unsafe {
+        let found = find(env);
+        let keeps = found.is_some_and(|at| !quiet::is_silent() && is_there(env, at) && loads());
+        if directory::announces_writes() && !(keeps && announces(env)) {
+            writers::give_up_passed(passed == Passed::Any);
+        }
+        found.filter(|_| !keeps)
+    });
     match found {
         // SAFETY: as above.
         Some(at) => unsafe { without(env, at, call) },
@@ -44,17 +65,23 @@ unsafe fn with<T>(env: Strings, loads: impl FnOnce() -> bool, call: impl FnOnce(
 
 /// Index of LD_PRELOAD in an environment, if it has the library.
 unsafe fn find(env: Strings) -> Option<usize> {
-    if env.is_null() {
-        return None;
-    }
-    // SAFETY: the environment ends with a null pointer.
-    let all = (0..).map_while(|i| unsafe { env.add(i).read().as_ref() });
-    let at = all.map(|s| {
-        // SAFETY: a C string of the environment.
-        let text = unsafe { CStr::from_ptr(s) }.to_bytes();
-        text.strip_prefix(NAME).is_some_and(|list| words(list).any(program::is_library))
-    });
-    at.enumerate().find(|(_, is)| *is).map(|(i, _)| i)
+    // SAFETY: the caller's promise.
+    unsafe { strings(env) }
+        .position(|text| text.strip_prefix(NAME).is_some_and(|list| words(list).any(program::is_library)))
+}
+
+/// The strings of an environment.
+unsafe fn strings(env: Strings) -> impl Iterator<Item = &'static [u8]> {
+    let count = if env.is_null() { 0 } else { usize::MAX };
+    // SAFETY: the environment ends with a null pointer, and has C strings.
+    (0..count).map_while(move |i| unsafe { Some(CStr::from_ptr(env.add(i).read().as_ref()?).to_bytes()) })
+}
+
+/// Whether the library announces writes with this environment.
+unsafe fn announces(env: Strings) -> bool {
+    const SET: [&[u8]; 4] = [b"TERRACE_SOCKET=", b"TERRACE_DEV=", b"TERRACE_LEASED=", b"TERRACE_WRITES=1"];
+    // SAFETY: the caller's promise.
+    SET.iter().all(|start| unsafe { strings(env) }.any(|text| text.starts_with(start)))
 }
 
 fn words(list: &[u8]) -> impl Iterator<Item = &[u8]> {
@@ -167,6 +194,7 @@ pub(super) unsafe fn by_call(n: c_long, a: [usize; 6]) -> c_long {
     unsafe {
         with(
             a[env_at] as Strings,
+            Passed::Inherited,
             || loads(dir, a[path_at] as _),
             |env| {
                 let mut args = a;
@@ -180,7 +208,9 @@ pub(super) unsafe fn by_call(n: c_long, a: [usize; 6]) -> c_long {
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn execve(path: *const c_char, argv: Strings, env: Strings) -> c_int {
     // SAFETY: the program's own arguments.
-    unsafe { with(env, || loads(libc::AT_FDCWD, path), |env| next::execve(path, argv, env)) }
+    unsafe {
+        with(env, Passed::Inherited, || loads(libc::AT_FDCWD, path), |env| next::execve(path, argv, env))
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -192,7 +222,7 @@ pub(super) unsafe extern "C-unwind" fn execv(path: *const c_char, argv: Strings)
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn execvpe(name: *const c_char, argv: Strings, env: Strings) -> c_int {
     // SAFETY: the program's own arguments.
-    unsafe { with(env, || found_loads(name), |env| next::execvpe(name, argv, env)) }
+    unsafe { with(env, Passed::Inherited, || found_loads(name), |env| next::execvpe(name, argv, env)) }
 }
 
 #[unsafe(no_mangle)]
@@ -204,7 +234,7 @@ pub(super) unsafe extern "C-unwind" fn execvp(name: *const c_char, argv: Strings
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn fexecve(fd: c_int, argv: Strings, env: Strings) -> c_int {
     // SAFETY: the program's own arguments.
-    unsafe { with(env, || loads(fd, c"".as_ptr()), |env| next::fexecve(fd, argv, env)) }
+    unsafe { with(env, Passed::Inherited, || loads(fd, c"".as_ptr()), |env| next::fexecve(fd, argv, env)) }
 }
 
 #[unsafe(no_mangle)]
@@ -216,7 +246,9 @@ pub(super) unsafe extern "C-unwind" fn execveat(
     flags: c_int,
 ) -> c_int {
     // SAFETY: the program's own arguments.
-    unsafe { with(env, || loads(dir, path), |env| next::execveat(dir, path, argv, env, flags)) }
+    unsafe {
+        with(env, Passed::Inherited, || loads(dir, path), |env| next::execveat(dir, path, argv, env, flags))
+    }
 }
 
 /// Defines posix_spawn under its names.
@@ -234,7 +266,8 @@ macro_rules! spawn_hook {
             // SAFETY: the program's own arguments.
             unsafe {
                 let call = |env| next::$name(pid, path, actions, attributes, argv, env);
-                with(env, || $loads(path), call)
+                let passed = if actions.is_null() { Passed::Inherited } else { Passed::Any };
+                with(env, passed, || $loads(path), call)
             }
         }
     };

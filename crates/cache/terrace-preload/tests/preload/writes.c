@@ -211,6 +211,11 @@ int main(int argc, char **argv)
         snprintf(number, sizeof number, "%d", fd);
         execl("/proc/self/exe", "writes", path, IS("exec_output") ? "standard_output" : "inherited", number, NULL);
         CHECK(0);
+    } else if (IS("exec_without")) {
+        char number[10], *arguments[] = {"writes", (char *)path, "inherited", number, NULL}, *none[] = {NULL};
+        snprintf(number, sizeof number, "%d", fd);
+        execve("/proc/self/exe", arguments, none);
+        CHECK(0);
     } else if (IS("many")) {
         for (int i = 0; i < 1000; i++)
             CHECK(pwrite(fd, buffer, 10, i % 90 * PAGE) == 10);

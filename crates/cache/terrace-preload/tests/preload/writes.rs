@@ -150,6 +150,13 @@ fn files_of_a_process_that_is_refused_are_given_up() {
     assert_eq!(d.given_up.load(SeqCst) as usize, ways.len() + 1);
 }
 
+#[test]
+fn files_of_a_program_without_the_library_are_given_up() {
+    let d = announcing();
+    assert_eq!(change(&d, &d.dir, "exec_without"), (vec![], false));
+    assert_eq!(d.given_up.load(SeqCst), 1);
+}
+
 /// No terraced would answer.
 #[test]
 fn a_stopped_daemon_delays_no_program() {
