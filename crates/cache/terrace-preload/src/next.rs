@@ -217,6 +217,7 @@ library! {
     fexecve(fd: c_int, a: Strings, e: Strings) -> c_int = -1;
     posix_spawn(pid: *mut pid_t, p: *const c_char, f: *const c_void, t: *const c_void, a: Strings, e: Strings) -> c_int = libc::ENOSYS;
     posix_spawnp(pid: *mut pid_t, p: *const c_char, f: *const c_void, t: *const c_void, a: Strings, e: Strings) -> c_int = libc::ENOSYS;
+    posix_spawn_file_actions_addopen(a: *mut c_void, fd: c_int, p: *const c_char, f: c_int, m: mode_t) -> c_int = libc::ENOSYS;
     fdopen(fd: c_int, m: *const c_char) -> *mut FILE = std::ptr::null_mut();
     fopen(p: *const c_char, m: *const c_char) -> *mut FILE = std::ptr::null_mut();
     fopen64(p: *const c_char, m: *const c_char) -> *mut FILE = std::ptr::null_mut();

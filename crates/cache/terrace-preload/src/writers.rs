@@ -115,6 +115,16 @@ pub(crate) fn stream(fd: c_int) {
     }
 }
 
+/// A path's file is emptied or written unseen, until the process ends.
+///
+/// # Safety
+/// As [`emptying`].
+pub(crate) unsafe fn hold_path(path: *const c_char) {
+    let hold = |fd, object| lasting::hold(fd, object, Until::Exit);
+    // SAFETY: the caller's promise.
+    unsafe { by_path(libc::AT_FDCWD, path, hold) };
+}
+
 /// A marked descriptor is written unseen.
 pub(crate) fn hold_marked(fd: c_int, until: Until) {
     if let Some(object) = table::writer(fd).map(|writer| writer.object).or_else(|| lasting::object(fd)) {

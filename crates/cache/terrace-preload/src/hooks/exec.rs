@@ -12,7 +12,7 @@
 
 use super::guard::guard;
 use crate::{directory, next, quiet, sys, writers};
-use libc::{c_char, c_int, c_long, pid_t};
+use libc::{c_char, c_int, c_long, mode_t, pid_t};
 use std::ffi::{CStr, c_void};
 use std::os::fd::BorrowedFd;
 use terrace_shm::program;
@@ -274,6 +274,23 @@ macro_rules! spawn_hook {
 }
 spawn_hook!(posix_spawn, |path| loads(libc::AT_FDCWD, path));
 spawn_hook!(posix_spawnp, found_loads);
+
+/// The open happens inside libc, in the new process before its start.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn posix_spawn_file_actions_addopen(
+    actions: *mut c_void,
+    fd: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mode: mode_t,
+) -> c_int {
+    if directory::announces_writes() && flags & (libc::O_ACCMODE | libc::O_TRUNC) != 0 {
+        // SAFETY: the program's own arguments.
+        guard(|| unsafe { writers::hold_path(path) });
+    }
+    // SAFETY: the program's own arguments.
+    unsafe { next::posix_spawn_file_actions_addopen(actions, fd, path, flags, mode) }
+}
 
 mod lists {
     //! execl and its forms take a list of arguments: registers and stack together form the array of execv.

@@ -100,7 +100,14 @@ fn each_write_is_announced() {
         (all.take_repair_flag(), !all.lost_slots().lost.is_empty()),
         (recorded < 1000, recorded < 1000)
     );
-    assert!(!change(&d, &d.dir, "outputs").1);
+    assert_eq!(d.given_up.load(SeqCst), 0);
+}
+
+#[test]
+fn writes_to_standard_output_end_with_it() {
+    let d = announcing();
+    let (spans, lasts) = change(&d, &d.dir, "outputs");
+    assert!(spans.iter().all(|&span| span == ALL) && !lasts);
     assert_eq!(d.given_up.load(SeqCst), 0);
 }
 
@@ -132,6 +139,7 @@ fn unseen_writes_last() {
         assert_eq!(change(&d, &d.dir, way), (spans, true), "{way}");
     }
     assert_eq!(d.clients(), ways.len() + 2, "a forked child with a mapping, and an exec, are clients");
+    assert_eq!(change(&d, &d.dir, "spawn"), (vec![], true));
     assert_eq!(change(&d, &d.dir, "sent"), (vec![], false));
     assert_eq!(d.given_up.load(SeqCst), 1);
 }
