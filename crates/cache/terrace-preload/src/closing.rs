@@ -1,13 +1,21 @@
 //! The end of the preload path in this process, after a bug of the library or a call that hides descriptors
 //! or system calls.
 
-use crate::{connection, quiet, sys, table};
+use crate::local::local;
+use crate::{connection, lasting, quiet, sys, table};
 use std::ffi::c_int;
 
 /// Closes the preload path. The process is no client any more, so the kernel caches the files that it opens
 /// from here on. Its later writes are unseen.
 #[cold]
 pub(crate) fn turn_off() {
+    connection::turn_off();
+    if local().vforked() {
+        // The descriptors are the parent's, which announces its writes as before.
+        return table::dismiss_all();
+    }
+    lasting::hold_all_writers();
+    table::forget_range(0, u32::MAX);
     connection::close();
 }
 

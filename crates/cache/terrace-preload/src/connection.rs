@@ -15,7 +15,7 @@
 use crate::exchange::{HELLO_FDS, REQUIRED_FDS, exchange, is_hung_up, tell};
 use crate::local::local;
 use crate::sys::{self, Identity};
-use crate::{directory, helper, lasting, quiet, rings, table};
+use crate::{directory, helper, quiet, rings, table};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -164,26 +164,23 @@ pub(crate) fn mount_dev() -> Option<u64> {
     (dev != 0 && !OFF.load(Ordering::Relaxed)).then_some(dev)
 }
 
-/// Closes the preload path for this process. Later writes of its descriptors are unseen. The fence orders the
-/// flag before the look at the marks: a thread that sets a mark later sees the flag.
+/// Begins to close the preload path for this process. The fence orders the flag before a look at the marks of
+/// writers: a thread that sets a mark later sees the flag.
+#[cold]
+pub(crate) fn turn_off() {
+    OFF.store(true, Ordering::SeqCst);
+    fence(Ordering::SeqCst);
+}
+
+/// Ends the connection of a closed preload path.
 #[cold]
 pub(crate) fn close() {
-    if DEV.load(Ordering::Relaxed) != 0 {
-        OFF.store(true, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        if local().vforked() {
-            // The descriptors are the parent's: it announces its writes as before.
-            return table::dismiss_all();
-        }
-        lasting::hold_all_writers();
-        table::forget_range(0, u32::MAX);
-        if let Some(held) = known().and_then(Held::try_take) {
-            hang_up(held.0);
-        }
+    if let Some(held) = known().and_then(Held::try_take) {
+        hang_up(held.0);
     }
 }
 
-/// The same after a bug of the library in [`close`]: marked descriptors stay writers.
+/// Closes the preload path for reads. Marked descriptors stay writers.
 #[cold]
 pub(crate) fn stop_reads() {
     OFF.store(true, Ordering::SeqCst);
@@ -569,7 +566,7 @@ fn welcome(v: &'static Volatile, reply: &Reply, fds: &mut [c_int; HELLO_FDS]) ->
         Some(w) if w.identity == segment && w.writes.as_ref().map(|&(_, of)| of) == writes => {}
         // Another instance has the known device number: the table describes the old one.
         Some(_) => {
-            close();
+            stop_reads();
             return None;
         }
     }
