@@ -355,7 +355,9 @@ pub(crate) fn mapped(fd: c_int) -> bool {
 /// Leaves the file of `fd` to the kernel for the rest of the run: its writes cannot be announced. False: no
 /// answer, or a refusal. A stopped daemon gives no answer, and delays no program.
 pub(crate) fn give_up(fd: c_int) -> bool {
-    let has_holder = || world().is_none_or(Attachment::has_lease_holder);
+    let end = sys::now_ms() + ANSWER_MS;
+    // A process that has never been registered does not know the state of the daemon.
+    let has_holder = || world().map_or_else(|| sys::now_ms() < end, Attachment::has_lease_holder);
     has_holder()
         && insist(proto::GIVE_UP, Some(fd), ANSWER_MS, has_holder).is_ok_and(|reply| reply.errno == 0)
 }

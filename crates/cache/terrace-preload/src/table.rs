@@ -390,6 +390,9 @@ mod tests {
         assert_eq!(state(FD), (false, false, writer));
         note_append(FD, false);
         assert_eq!(state(FD), (false, false, Some((7, false, false))));
+        mark(FD, 7);
+        unmark_writer(FD);
+        assert_eq!(state(FD), (false, true, None));
         forget(FD);
         assert_eq!(state(FD), (false, false, None));
     }
