@@ -3,10 +3,13 @@
 //! The page cache has the least order of a kernel: relaxed. A content is the number of writes before it. The
 //! entry holds the content in place of a frame, because sequence locks have models of their own. A fill
 //! publishes by compare-exchange, in place of the daemon's lock.
+//!
+//! The daemon of the small models is a thread. A step of the main thread before a join costs a preemption.
 
-use super::super::{PageVersion, look, stamp, tick, unwritten_since, withdraw};
+use super::super::{PageVersion, look, stamp, tick, unwritten_since};
 use super::*;
 use crate::entry::{Entry, State};
+use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
@@ -55,7 +58,18 @@ struct Slot {
 struct Client {
     state: AtomicU32,
     span: AtomicU32,
+    /// Finds unordered accesses to the span: a load under loom sees no later store.
+    owner: UnsafeCell<()>,
     bare: AtomicU32,
+}
+
+impl Client {
+    fn span(&self) -> Span {
+        self.owner.with(|_| self.span.load(Ordering::Relaxed))
+    }
+    fn set_span(&self, span: Span) {
+        self.owner.with_mut(|_| self.span.store(span, Ordering::Relaxed));
+    }
 }
 
 struct World {
@@ -101,7 +115,7 @@ impl World {
         let bare = self.clients.get(client).map_or(&self.bare, |client| &client.bare);
         let record = self.clients.get(client).filter(|r| record::claim(&r.state));
         if let Some(r) = record {
-            r.span.store(span, Ordering::Relaxed);
+            r.set_span(span);
             if death == Death::Claimed {
                 return false;
             }
@@ -169,7 +183,9 @@ struct Daemon(Arc<World>);
 impl Daemon {
     fn withdraw(&self) {
         let next = Entry::absent(0, tick(&self.0.clock));
-        withdraw(&self.0.entry, next);
+        // `withdraw` as an exchange: loom gives a store no order after the exchange of a fill.
+        self.0.entry.swap(next.0, Ordering::Relaxed);
+        fence(Ordering::Release);
         stamp(&self.0.clock, &self.0.write_clock);
     }
     fn take(&self) {
@@ -178,7 +194,7 @@ impl Daemon {
     /// Takes the finished records of a client and of the next ones.
     fn take_from(&self, client: usize, crash: Crash) {
         for r in self.0.clients[client..].iter().filter(|r| record::is_finished(&r.state)) {
-            let span = r.span.load(Ordering::Relaxed);
+            let span = r.span();
             record::free(&r.state);
             if crash == Crash::Freed {
                 return;
@@ -207,7 +223,7 @@ impl Daemon {
             return Vec::new();
         }
         let in_flight = w.clients.iter().filter(|r| record::is_in_flight(&r.state));
-        let in_flight = in_flight.fold(0, |spans, r| spans | r.span.load(Ordering::Relaxed));
+        let in_flight = in_flight.fold(0, |spans, r| spans | r.span());
         lost.retain(|(i, _)| slots_of(in_flight).all(|used| used != *i));
         begin_apply();
         lost
@@ -249,6 +265,14 @@ fn writer(w: &Arc<World>, client: usize, span: Span) -> thread::JoinHandle<()> {
 fn join(threads: impl IntoIterator<Item = thread::JoinHandle<()>>) {
     threads.into_iter().for_each(|t| t.join().unwrap());
 }
+/// The daemon as a thread. The models spawn it after the threads beside it.
+fn daemon(w: &Arc<World>, work: impl FnOnce(&Daemon) + 'static) -> thread::JoinHandle<()> {
+    let daemon = Daemon(w.clone());
+    thread::spawn(move || work(&daemon))
+}
+fn fresh_reader(w: &Arc<World>) -> thread::JoinHandle<()> {
+    spawn(w, World::read)
+}
 fn reader(w: &Arc<World>) -> thread::JoinHandle<()> {
     spawn(w, |w| {
         w.read_plain();
@@ -267,9 +291,42 @@ fn filler(w: &Arc<World>) -> thread::JoinHandle<()> {
 fn a_read_is_no_older_than_a_write_or_a_read() {
     loom::model(|| {
         let w = World::new();
-        let threads = [writer(&w, 0, PAGE), reader(&w), spawn(&w, World::read)];
+        let threads = [writer(&w, 0, PAGE), reader(&w), fresh_reader(&w)];
         Daemon(w.clone()).take();
         join(threads);
+        Daemon(w).check_end();
+    });
+}
+
+/// A write is applied, beside a reader.
+#[test]
+fn a_write_is_applied_beside_a_reader() {
+    loom::model(|| {
+        let w = World::new();
+        join([writer(&w, 0, PAGE), reader(&w), daemon(&w, Daemon::take)]);
+        Daemon(w).check_end();
+    });
+}
+
+/// An answered write is applied, beside a reader or a fill.
+#[test]
+fn an_applied_write_is_seen() {
+    for role in [reader, fresh_reader, filler] {
+        loom::model(move || {
+            let w = World::new();
+            assert!(w.write(0, PAGE, Death::Never));
+            join([role(&w), daemon(&w, Daemon::take)]);
+            Daemon(w).check_end();
+        });
+    }
+}
+
+/// A fill after the withdrawal has the content of the applied write.
+#[test]
+fn a_fill_reads_an_applied_write() {
+    loom::model(|| {
+        let w = World::new();
+        join([writer(&w, 0, PAGE), daemon(&w, Daemon::take), spawn(&w, World::fill)]);
         Daemon(w).check_end();
     });
 }
@@ -288,33 +345,53 @@ fn two_writers_share_a_slot() {
     }
 }
 
-/// The second write of a slot is applied first, while the first one is answered.
+/// The second write of a slot begins and is applied first, while the first one is answered.
 #[test]
 fn a_later_write_is_applied_first() {
-    loom::model(|| {
-        let w = World::new();
-        assert!(w.write(0, PAGE, Death::Never));
-        let threads = [writer(&w, 1, NEIGHBOUR), spawn(&w, World::read)];
-        Daemon(w.clone()).take_from(1, Crash::Never);
-        join(threads);
-        Daemon(w).check_end();
-    });
+    for role in [fresh_reader, filler] {
+        loom::model(move || {
+            let w = World::new();
+            assert!(w.write(0, PAGE, Death::Never));
+            let later = |daemon: &Daemon| {
+                assert!(daemon.0.write(1, NEIGHBOUR, Death::Never));
+                daemon.take_from(1, Crash::Never);
+            };
+            join([role(&w), daemon(&w, later)]);
+            Daemon(w).check_end();
+        });
+    }
 }
 
-/// A fill, beside a writer and a reader. A second fill begins after the withdrawal.
+/// Two writes are applied beside a reader. The second one begins in between.
+#[test]
+fn a_write_begins_between_two_applied_ones() {
+    for second in [PAGE, NEIGHBOUR] {
+        loom::model(move || {
+            let w = World::new();
+            assert!(w.write(0, PAGE, Death::Never));
+            let both = move |daemon: &Daemon| {
+                daemon.take();
+                daemon.0.fill();
+                assert!(daemon.0.write(0, second, Death::Never));
+                daemon.take();
+            };
+            join([reader(&w), daemon(&w, both)]);
+            Daemon(w).check_end();
+        });
+    }
+}
+
+/// A fill, beside a writer. A second fill begins after the withdrawal.
 #[test]
 fn a_fill_is_current() {
     for is_absent in [true, false] {
         loom::model(move || {
             let w = World::new();
-            let daemon = Daemon(w.clone());
             if is_absent {
-                daemon.withdraw();
+                Daemon(w.clone()).withdraw();
             }
-            let threads = [writer(&w, 0, PAGE), filler(&w), spawn(&w, World::read)];
-            daemon.take();
-            join(threads);
-            daemon.check_end();
+            join([writer(&w, 0, PAGE), filler(&w), daemon(&w, Daemon::take)]);
+            Daemon(w).check_end();
         });
     }
 }
@@ -325,7 +402,6 @@ fn a_fill_without_a_leaf_is_current() {
     for is_lost in [false, true] {
         loom::model(move || {
             let w = World::new();
-            let daemon = Daemon(w.clone());
             let death = if is_lost { Death::Called } else { Death::Never };
             let writer = spawn(&w, move |w| assert_eq!(w.write(0, PAGE, death), !is_lost));
             let filler = {
@@ -335,17 +411,18 @@ fn a_fill_without_a_leaf_is_current() {
                     (PageVersion { identity: crate::protocol::NO_LEAF, clock }, w.read_source())
                 })
             };
-            daemon.take();
-            if is_lost {
-                writer.join().unwrap();
-                daemon.release(0);
-                daemon.repair();
-            } else {
-                writer.join().unwrap();
+            let daemon = daemon(&w, move |daemon| {
                 daemon.take();
-            }
-            assert!(w.is_settled());
+                join([writer]);
+                daemon.take();
+                if is_lost {
+                    daemon.release(0);
+                    daemon.repair();
+                }
+            });
             let (seen, content) = filler.join().unwrap();
+            join([daemon]);
+            assert!(w.is_settled());
             let is_current = content == w.source.load(Ordering::Relaxed);
             assert!(is_current || !unwritten_since(seen, &w.write_clock), "an old fill is accepted");
         });
@@ -358,12 +435,20 @@ fn writers_without_a_record_wait_for_a_repair() {
     for role in [reader, filler] {
         loom::model(move || {
             let w = World::new();
-            let threads = [writer(&w, NO_PAGE, PAGE), role(&w)];
-            Daemon(w.clone()).repair();
-            join(threads);
+            join([writer(&w, NO_PAGE, PAGE), role(&w), daemon(&w, Daemon::repair)]);
             Daemon(w).check_end();
         });
     }
+}
+
+/// A fill after a repair's withdrawal has the content of the lost write.
+#[test]
+fn a_fill_reads_a_repaired_write() {
+    loom::model(|| {
+        let w = World::new();
+        join([writer(&w, NO_PAGE, PAGE), daemon(&w, Daemon::repair), spawn(&w, World::fill)]);
+        Daemon(w).check_end();
+    });
 }
 
 /// A client writes twice with one record.
@@ -396,13 +481,14 @@ fn dead_writers_leave_no_old_page() {
                 assert!(!is_bare || !w.write(0, PAGE, Claimed));
                 let dead = spawn(&w, move |w| assert!(!w.write(0, BOTH, death)));
                 let other = role(&w);
-                let daemon = Daemon(w.clone());
-                daemon.take();
-                dead.join().unwrap();
-                daemon.release(0);
-                daemon.repair();
-                join([other]);
-                daemon.check_end();
+                let daemon = daemon(&w, move |daemon| {
+                    daemon.take();
+                    join([dead]);
+                    daemon.release(0);
+                    daemon.repair();
+                });
+                join([other, daemon]);
+                Daemon(w).check_end();
             });
         }
     }
@@ -435,15 +521,15 @@ fn a_second_daemon_repairs() {
         for role in [reader, filler] {
             loom::model(move || {
                 let w = World::new();
-                let other = role(&w);
-                assert!(w.write(0, BOTH, Death::Never));
-                Daemon(w.clone()).take_from(0, crash);
-                let daemon = Daemon(w.clone());
-                daemon.take();
-                daemon.repair();
-                w.fill();
-                join([other]);
-                daemon.check_end();
+                let daemons = move |daemon: &Daemon| {
+                    assert!(daemon.0.write(0, BOTH, Death::Never));
+                    daemon.take_from(0, crash);
+                    daemon.take();
+                    daemon.repair();
+                    daemon.0.fill();
+                };
+                join([role(&w), daemon(&w, daemons)]);
+                Daemon(w).check_end();
             });
         }
     }
@@ -457,7 +543,7 @@ fn a_second_daemon_repairs_beside_a_writer() {
             let w = World::new();
             assert!(w.write(0, BOTH, Death::Never));
             Daemon(w.clone()).take_from(0, crash);
-            let threads = [writer(&w, 1, BOTH), spawn(&w, World::read)];
+            let threads = [writer(&w, 1, BOTH), fresh_reader(&w)];
             let daemon = Daemon(w.clone());
             daemon.take();
             daemon.repair();
@@ -475,17 +561,17 @@ fn a_repair_settles_no_write_in_flight() {
         for is_lost in [false, true] {
             loom::model(move || {
                 let w = World::new();
-                let daemon = Daemon(w.clone());
                 if is_lost {
                     assert!(!w.write(0, PAGE, Death::Called));
-                    daemon.release(0);
+                    Daemon(w.clone()).release(0);
                 }
-                let threads = [writer(&w, client, PAGE), spawn(&w, World::read)];
-                daemon.repair();
-                w.fill();
-                w.read();
-                join(threads);
-                daemon.check_end();
+                let repair = |daemon: &Daemon| {
+                    daemon.repair();
+                    daemon.0.fill();
+                    daemon.0.read();
+                };
+                join([writer(&w, client, PAGE), daemon(&w, repair)]);
+                Daemon(w).check_end();
             });
         }
     }
