@@ -441,7 +441,7 @@ fn writers_without_a_record_wait_for_a_repair() {
     }
 }
 
-/// A fill after a repair's withdrawal has the content of the lost write.
+/// A fill after a repair's withdrawal has the content of a write without a record.
 #[test]
 fn a_fill_reads_a_repaired_write() {
     loom::model(|| {
@@ -491,6 +491,20 @@ fn dead_writers_leave_no_old_page() {
                 Daemon(w).check_end();
             });
         }
+    }
+}
+
+/// A lost write is repaired, beside a reader or a fill.
+#[test]
+fn a_repaired_write_is_seen() {
+    for role in [reader, filler] {
+        loom::model(move || {
+            let w = World::new();
+            assert!(!w.write(0, PAGE, Death::Called));
+            Daemon(w.clone()).release(0);
+            join([role(&w), daemon(&w, Daemon::repair)]);
+            Daemon(w).check_end();
+        });
     }
 }
 
