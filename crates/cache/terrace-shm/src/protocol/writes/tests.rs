@@ -456,15 +456,14 @@ fn a_fill_reads_a_repaired_write() {
 fn a_record_is_used_again() {
     loom::model(|| {
         let w = World::new();
-        let threads = [
-            spawn(&w, |w| assert!(w.write(0, PAGE, Death::Never) && w.write(0, BOTH, Death::Never))),
-            reader(&w),
-        ];
-        let daemon = Daemon(w.clone());
-        daemon.take();
-        daemon.repair();
-        join(threads);
-        daemon.check_end();
+        let twice = |w: &World| assert!(w.write(0, PAGE, Death::Never) && w.write(0, BOTH, Death::Never));
+        let take_and_repair = |daemon: &Daemon| {
+            daemon.take();
+            daemon.repair();
+            daemon.0.read();
+        };
+        join([spawn(&w, twice), daemon(&w, take_and_repair)]);
+        Daemon(w).check_end();
     });
 }
 
