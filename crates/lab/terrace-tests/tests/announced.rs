@@ -10,7 +10,7 @@ use terrace_tests::rng::{Rng, seed};
 use terrace_tests::{Chaos, Fault, Side, TestMount, amount, leftovers, process};
 
 fn mount(test: &str) -> TestMount {
-    TestMount::with(test, Side::Leased, &["--memory", "16MiB", "--exclusive"])
+    TestMount::with(test, Side::Leased, &["--memory", "64MiB", "--exclusive"])
 }
 
 /// Python with a script, under its own `terrace run`.
