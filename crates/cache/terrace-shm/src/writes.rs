@@ -329,8 +329,7 @@ impl Writes {
     pub fn lost_slots(&self) -> Unsettled {
         let unsettled = |i: usize| Some((i, steps::unsettled(&self.seq()[i], &self.applied()[i])?));
         let mut lost: Vec<_> = (0..SLOTS).filter_map(unsettled).collect();
-        let mut bares = self.clients().map(|(i, _)| &self.client(i).bare).chain([&self.head().bare]);
-        if lost.is_empty() || !bares.all(steps::has_no_bare) {
+        if lost.is_empty() || !self.bares().all(steps::has_no_bare) {
             return Unsettled { others: !lost.is_empty(), lost: Vec::new() };
         }
         let records = self.clients().flat_map(|(i, _)| &self.client(i).records);
@@ -344,6 +343,13 @@ impl Writes {
     /// Daemon: settles a lost slot after the withdrawal of all its pages.
     pub fn settle(&self, slot: usize, begun: u64) {
         steps::settle(&self.applied()[slot], begun);
+    }
+    /// Daemon: true if a writer without a record is inside its call, or was since [`Writes::take_repair_flag`].
+    pub fn lacks_records(&self) -> bool {
+        self.head().repair.load(Ordering::Acquire) != 0 || !self.bares().all(steps::has_no_bare)
+    }
+    fn bares(&self) -> impl Iterator<Item = &AtomicU32> {
+        self.clients().map(|(i, _)| &self.client(i).bare).chain([&self.head().bare])
     }
     /// Daemon: true if a record of the object is in flight, or finished and not taken.
     pub fn is_written(&self, object: u64) -> bool {

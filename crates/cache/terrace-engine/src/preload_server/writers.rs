@@ -105,11 +105,12 @@ impl Writers {
         taken
     }
 
-    /// True if a write of the object is under way, or not yet applied.
+    /// True if a write of the object may be under way, or not yet applied. A write without a record may be of any
+    /// object, until its repair.
     pub(crate) fn is_written(&self, object: u64) -> bool {
         // A drain frees a record before it withdraws the pages.
-        let _list = self.list.lock();
-        self.writes.is_written(object)
+        let list = self.list.lock();
+        list.needs_repair || self.writes.lacks_records() || self.writes.is_written(object)
     }
 
     /// Frees the pages of dead processes. Their unfinished writes leave slots to repair.
