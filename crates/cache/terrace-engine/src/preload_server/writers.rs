@@ -239,6 +239,8 @@ mod tests {
         let page = engine.clients.writers.as_ref().unwrap().admit(process.id(), &handle).unwrap();
         let fixture = Fixture { engine, writes, file, object, process, page };
         assert!(fixture.read().iter().all(|&byte| byte == 1));
+        // A new engine begins with a repair.
+        fixture.drain_and_look();
         fixture
     }
 
