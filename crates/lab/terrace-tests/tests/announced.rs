@@ -5,21 +5,13 @@
 use std::process::Command;
 use std::time::Duration;
 
-use terrace_testkit::wait::holds_within;
 use terrace_tests::rng::{Rng, seed};
-use terrace_tests::{Chaos, Fault, Side, TestMount, amount, leftovers, process};
+use terrace_tests::{Chaos, Fault, Side, TestMount, amount, process};
+
+use crate::leased::{instance_at, kill_all, script};
 
 fn mount(test: &str) -> TestMount {
     TestMount::with(test, Side::Leased, &["--memory", "64MiB", "--exclusive"])
-}
-
-/// Python with a script, under its own `terrace run`.
-fn script(mount: &TestMount, text: &str) -> Command {
-    let path = mount.aside().join("script.py");
-    std::fs::write(&path, text).unwrap();
-    let mut command = mount.command("python3");
-    command.arg(path).env("BOARD", mount.aside().join("board"));
-    command
 }
 
 fn stress(test: &str, seed: u64, seconds: u64) -> (TestMount, Command) {
@@ -63,18 +55,7 @@ fn announced_writes_are_seen_after_all_is_killed() {
     let mut rng = Rng::new(seed);
     for _ in 0..amount("TERRACE_ROUNDS", 2, 30) {
         let (mount, mut command) = stress("announced-all-killed", rng.below(100_000), 2);
-        let killer = std::thread::spawn({
-            let (at, pause) = (mount.at().to_owned(), 500 + rng.below(1200));
-            move || {
-                let find = || leftovers::instances().into_iter().find(|(_, info)| info.mnt == at);
-                assert!(holds_within(Duration::from_secs(60), || find().is_some()));
-                std::thread::sleep(Duration::from_millis(pause));
-                let (_, info) = find().unwrap();
-                // A stopped supervisor cannot restart terraced.
-                process::kill(info.pid, libc::SIGSTOP);
-                [info.terraced, info.pid].map(|pid| process::kill(pid, libc::SIGKILL))
-            }
-        });
+        let killer = kill_all(&mount, Duration::from_millis(500 + rng.below(1200)));
         let said = process::run(&mut command, 120);
         assert!(said.stdout == "announced ok\n", "TERRACE_SEED={seed}: {said}");
         assert_eq!(killer.join().unwrap(), [true, true]);
@@ -89,10 +70,9 @@ fn a_stopped_terraced_delays_no_announced_write() {
     let (mount, mut command) = stress("announced-stopped", seed, 4);
     let at = mount.at().to_owned();
     let stopper = std::thread::spawn(move || {
-        let find = || leftovers::instances().into_iter().find(|(_, info)| info.mnt == at);
-        assert!(holds_within(Duration::from_secs(60), || find().is_some()));
+        instance_at(&at);
         std::thread::sleep(Duration::from_millis(900));
-        let (_, info) = find().unwrap();
+        let info = instance_at(&at);
         process::kill(info.terraced, libc::SIGSTOP);
         std::thread::sleep(Duration::from_secs(2));
         process::kill(info.terraced, libc::SIGCONT)

@@ -3,16 +3,19 @@
 //!
 //! The scripts in `leased/` run in a client.
 
+use std::path::Path;
 use std::process::Command;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
+use terrace_api::instance::Info;
 use terrace_testkit::wait::holds_within;
 use terrace_tests::rng::{Rng, seed};
 use terrace_tests::tools::{compile, need};
 use terrace_tests::{Chaos, Fault, Side, TestMount, amount, is_root, leftovers, process, product};
 
 /// Python with a script, under its own `terrace run`.
-fn script(mount: &TestMount, text: &str) -> Command {
+pub(crate) fn script(mount: &TestMount, text: &str) -> Command {
     let path = mount.aside().join("script.py");
     std::fs::write(&path, text).unwrap();
     let mut command = mount.command("python3");
@@ -72,6 +75,26 @@ fn leased_reads_are_never_old_while_terraced_is_killed() {
     mount.finish();
 }
 
+/// The instance of a mount point, once it is there.
+pub(crate) fn instance_at(at: &Path) -> Info {
+    let find = || leftovers::instances().into_iter().find(|(_, info)| info.mnt == at);
+    assert!(holds_within(Duration::from_secs(60), || find().is_some()));
+    find().unwrap().1
+}
+
+/// Kills terraced and its supervisor, some time after they have begun. The thread returns whether both lived.
+pub(crate) fn kill_all(mount: &TestMount, pause: Duration) -> JoinHandle<[bool; 2]> {
+    let at = mount.at().to_owned();
+    std::thread::spawn(move || {
+        instance_at(&at);
+        std::thread::sleep(pause);
+        let info = instance_at(&at);
+        // A stopped supervisor cannot restart terraced.
+        process::kill(info.pid, libc::SIGSTOP);
+        [info.terraced, info.pid].map(|pid| process::kill(pid, libc::SIGKILL))
+    })
+}
+
 /// The same when all of terrace is killed: the kernel notifies the clients before it breaks a lease. The
 /// command continues.
 #[test]
@@ -80,18 +103,7 @@ fn leased_reads_are_never_old_after_all_is_killed() {
     let mut rng = Rng::new(seed);
     for _ in 0..amount("TERRACE_ROUNDS", 3, 50) {
         let (mount, mut command) = stress("leased-all-killed", rng.below(100_000), 2);
-        let killer = std::thread::spawn({
-            let (at, pause) = (mount.at().to_owned(), 500 + rng.below(1200));
-            move || {
-                let find = || leftovers::instances().into_iter().find(|(_, info)| info.mnt == at);
-                assert!(holds_within(Duration::from_secs(60), || find().is_some()));
-                std::thread::sleep(Duration::from_millis(pause));
-                let (_, info) = find().unwrap();
-                // A stopped supervisor cannot restart terraced.
-                process::kill(info.pid, libc::SIGSTOP);
-                [info.terraced, info.pid].map(|pid| process::kill(pid, libc::SIGKILL))
-            }
-        });
+        let killer = kill_all(&mount, Duration::from_millis(500 + rng.below(1200)));
         let said = process::run(&mut command, 120);
         // Only the statistics are lost.
         let told = said.stderr.contains("went on without it") && said.stderr.contains("no statistics");
