@@ -1,7 +1,7 @@
 //! The files of a run that are served while its programs write them.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -252,7 +252,7 @@ pub fn descriptors(engine_has: impl Fn(ObjectId) -> bool, dev: u64, open: &[RawF
     let mut found = BTreeMap::new();
     for &fd in open {
         // SAFETY: listed as open just now, and no other thread of this process opens or closes descriptors.
-        let Ok(st) = fstat(unsafe { BorrowedFd::borrow_raw(fd.as_raw_fd()) }) else { continue };
+        let Ok(st) = fstat(unsafe { BorrowedFd::borrow_raw(fd) }) else { continue };
         let is_file = FileType::from_raw_mode(st.st_mode) == FileType::RegularFile;
         if st.st_dev == dev && is_file && engine_has(st.st_ino) {
             found.entry(st.st_ino).or_insert(fd);

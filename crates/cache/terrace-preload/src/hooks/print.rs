@@ -1,39 +1,11 @@
-//! Hooks of dprintf and its forms: they write inside libc. The other functions that print use streams.
+//! Hooks of dprintf and its checked form, which write inside libc. The forms with a list of arguments are in
+//! [`super::write`]; the other functions that print use streams.
 
 use super::guard::guard;
-use super::write::{begin, end};
-use crate::guarded::Range;
 use crate::lasting::Until;
-use crate::{directory, next, symbols, writers};
-use libc::{c_char, c_int, c_void};
+use crate::{directory, symbols, writers};
+use libc::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn vdprintf(fd: c_int, format: *const c_char, list: *mut c_void) -> c_int {
-    // SAFETY: the program's own arguments.
-    unsafe {
-        let ticket = begin(fd, || Range::Position);
-        let ret = next::vdprintf(fd, format, list);
-        end(ticket, ret as isize);
-        ret
-    }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn __vdprintf_chk(
-    fd: c_int,
-    flag: c_int,
-    format: *const c_char,
-    list: *mut c_void,
-) -> c_int {
-    // SAFETY: the program's own arguments.
-    unsafe {
-        let ticket = begin(fd, || Range::Position);
-        let ret = next::__vdprintf_chk(fd, flag, format, list);
-        end(ticket, ret as isize);
-        ret
-    }
-}
 
 /// The real functions.
 static NEXT: AtomicUsize = AtomicUsize::new(0);

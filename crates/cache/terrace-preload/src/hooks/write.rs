@@ -9,7 +9,8 @@ use crate::guarded::{self, Range, Ticket};
 use crate::lasting::Until;
 use crate::{buffer, directory, next, read, sys, table, writers};
 use libc::{
-    aiocb, c_int, c_long, c_uint, c_ulong, c_void, iovec, mmsghdr, msghdr, off_t, sigevent, size_t, ssize_t,
+    aiocb, c_char, c_int, c_long, c_uint, c_ulong, c_void, iovec, mmsghdr, msghdr, off_t, sigevent, size_t,
+    ssize_t,
 };
 
 /// Announces a write of a marked descriptor.
@@ -106,18 +107,12 @@ hook!(sendfile64(to: c_int, from: c_int, offset: *mut off_t, n: size_t) -> ssize
 hook!(splice(from: c_int, from_at: *mut off_t, to: c_int, at: *mut off_t, n: size_t, flags: c_uint) -> ssize_t, to to => pointed(at, n));
 hook!(copy_file_range(from: c_int, from_at: *mut off_t, to: c_int, at: *mut off_t, n: size_t, flags: c_uint) -> ssize_t, to to => pointed(at, n));
 
-/// Any request may change content, as those of file systems do. The argument, if any, is an integer or a pointer:
-/// one register.
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, arg: usize) -> c_int {
-    // SAFETY: the program's own arguments.
-    unsafe {
-        let ticket = begin(fd, || Range::All);
-        let ret = next::ioctl(fd, request, arg);
-        end(ticket, 0);
-        ret
-    }
-}
+// Any request may change content, as those of file systems do. The argument, if any, is an integer or a pointer:
+// one register.
+hook!(ioctl(fd: c_int, request: c_ulong, arg: usize) -> c_int, to fd => Range::All);
+// They write inside libc. `print.rs` has the forms with any number of arguments.
+hook!(vdprintf(fd: c_int, format: *const c_char, list: *mut c_void) -> c_int, to fd => Range::Position);
+hook!(__vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, list: *mut c_void) -> c_int, to fd => Range::Position);
 
 /// The numbers that [`by_call`] handles.
 pub(super) const NUMBERS: [c_long; 13] = [
@@ -147,7 +142,9 @@ pub(super) unsafe fn by_call(n: c_long, a: [usize; 6]) -> c_long {
     unsafe {
         match n {
             libc::SYS_io_submit => {
-                guard(|| submitting(a[1] as c_long, a[2] as _));
+                if directory::announces_writes() {
+                    guard(|| submitting(a[1] as c_long, a[2] as _));
+                }
                 real()
             }
             libc::SYS_truncate => {
@@ -199,7 +196,7 @@ struct Iocb {
 /// `list` is the program's array of `n` pointers.
 unsafe fn submitting(n: c_long, list: *const *const Iocb) {
     let Ok(n) = usize::try_from(n) else { return };
-    if n == 0 || !directory::announces_writes() {
+    if n == 0 {
         return;
     }
     let is_usable = |at: *const u8, n| !at.is_null() && buffer::is_readable(at, n);
@@ -222,7 +219,9 @@ unsafe fn submitting(n: c_long, list: *const *const Iocb) {
 unsafe extern "C-unwind" fn io_submit(context: *mut c_void, n: c_long, list: *mut *mut c_void) -> c_int {
     // SAFETY: the program's own arguments.
     unsafe {
-        guard(|| submitting(n, list.cast()));
+        if directory::announces_writes() {
+            guard(|| submitting(n, list.cast()));
+        }
         next::io_submit(context, n, list)
     }
 }
