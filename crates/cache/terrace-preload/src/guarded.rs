@@ -157,7 +157,7 @@ fn is_mine(page: &ClientPage) -> bool {
     connection::writes_page().is_some_and(|mine| std::ptr::eq(mine, page))
 }
 
-/// Sets the pages of a write whose record has the whole file.
+/// Sets the pages in a record that was begun for the whole file.
 fn narrow(ticket: &Ticket, record: &Record, ret: isize) {
     let Ok(len @ 1..) = u64::try_from(ret) else { return };
     if matches!(ticket.before, Before::Unknown) {

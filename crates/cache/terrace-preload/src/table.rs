@@ -94,7 +94,7 @@ impl Class {
     }
 }
 
-/// A descriptor whose writes are announced.
+/// A descriptor with announced writes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Writer {
     /// Inode of the file.

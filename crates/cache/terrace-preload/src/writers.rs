@@ -1,5 +1,5 @@
-//! Descriptors whose writes are announced: opened for writing, of a regular file of the served directory's
-//! device. Files are served by inode: a path shows neither hard links, nor names that are moved or mounted.
+//! Writers: descriptors with announced writes. They are open for writing, on a regular file of the served
+//! directory's device. Files are served by inode: a path shows no hard links, and no moved or mounted names.
 
 use crate::guarded::{self, Ticket};
 use crate::lasting::{self, Until};
@@ -49,7 +49,7 @@ fn watch(fd: c_int, object: u64, appends: bool, shared: bool) {
     }
 }
 
-/// Object and O_APPEND of a descriptor whose writes have to be announced.
+/// Inode and O_APPEND of an unmarked writer.
 fn look(fd: c_int) -> Option<(u64, bool)> {
     connection::announced_dev()?;
     let flags = sys::fcntl(fd, libc::F_GETFL, 0) as c_int;
@@ -59,7 +59,7 @@ fn look(fd: c_int) -> Option<(u64, bool)> {
     Some((served(fd)?, flags & libc::O_APPEND != 0))
 }
 
-/// The file of a descriptor whose writes have to be announced, marked or not.
+/// Inode of a writer, marked or not.
 pub(crate) fn object(fd: c_int) -> Option<u64> {
     table::writer(fd).map(|writer| writer.object).or_else(|| look(fd).map(|(object, _)| object))
 }

@@ -8,9 +8,9 @@
 //! Clients map the first file writable, the second one read-only. Counts have 64 bits: 32 bits of a busy slot
 //! can wrap while the daemon is stopped, and the slot would seem settled.
 //!
-//! A client may write anything to the first file at any time. Each field is checked or reduced before use, and
-//! a wrong value withdraws pages or keeps slots unsettled. A client that lowers a count can hide a write from
-//! the other clients of the instance: only clients of the instance's user or root get the file.
+//! A client may write anything to the first file at any time. The daemon checks or reduces each field before
+//! use. A client with false counts, records or process IDs can hide writes from the other clients of the
+//! instance. The socket of the instance is closed to other users, so only its own user's clients get the file.
 
 use crate::layout::PAGE_SIZE;
 use crate::mapping::Mapping;
@@ -152,7 +152,7 @@ impl Record {
         self.pages.store(span.pages, Ordering::Relaxed);
         self.is_whole.store(span.is_whole.into(), Ordering::Relaxed);
     }
-    /// Client: sets the range of a write to the whole file, whose position is known after the call only.
+    /// Client: sets the range of a whole-file record. The position of its write is known only after the call.
     pub fn narrow(&self, offset: u64, len: u64) {
         self.set(Span { is_whole: true, ..Span::of(self.object.load(Ordering::Relaxed), offset, len) });
     }
@@ -324,8 +324,8 @@ impl Writes {
         }
         taken
     }
-    /// Daemon: slots with counts of lost records, for a repair. None while a writer without a record is inside
-    /// its call.
+    /// Daemon: slots with counts of lost records, for a repair. `lost` is empty while a writer without a record is
+    /// inside its call.
     pub fn lost_slots(&self) -> Unsettled {
         let unsettled = |i: usize| Some((i, steps::unsettled(&self.seq()[i], &self.applied()[i])?));
         let mut lost: Vec<_> = (0..SLOTS).filter_map(unsettled).collect();

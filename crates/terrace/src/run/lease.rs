@@ -25,7 +25,7 @@ const LOCAL: [u64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
 /// a schedule.
 ///
 /// # Errors
-/// `--exclusive` with a setting that needs a mount, or on a file system whose times do not show all changes.
+/// `--exclusive` with a setting that needs a mount, or on a file system that hides changes from file times.
 pub(super) fn choose(args: &cli::Run, config: &Config, place: &Place) -> Result<By> {
     let wants_mount = args.mount
         || args.no_preload
