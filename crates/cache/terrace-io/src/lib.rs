@@ -15,6 +15,7 @@ mod uring;
 
 pub use aligned::AlignedBuf;
 pub use blocking::BlockingIo;
+pub use page_cache::read_cached;
 pub use timed::Limit;
 pub use uring::{UringIo, is_busy, is_ring};
 

@@ -5,10 +5,12 @@ use crate::file::object::Object;
 use crate::file::source::DataFd;
 use crate::tier::trouble;
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use terrace_io::{IoVec, ReadOp};
 use terrace_shm::device_table::check_of_page;
+use terrace_shm::protocol::writes::source_read;
 use terrace_shm::{DeviceSlot, DeviceTable, PAGE_SIZE};
 use terrace_tier::DeviceIo;
 use terrace_tier::ReadPiece;
@@ -30,6 +32,16 @@ pub(crate) fn read_frames(cx: &Context, o: &Object, first: u64, frames: &[u32]) 
     let n = unsafe { cx.io.read(fd.raw(), first * PAGE, &vectors(cx, frames))? };
     zero_beyond(cx, frames, n);
     Ok(())
+}
+
+/// [`read_frames`] from the kernel's page cache alone, without I/O. False: the page cache lacks a page, or the file
+/// ends before.
+pub(crate) fn read_cached(cx: &Context, o: &Object, first: u64, frames: &[u32]) -> bool {
+    let Ok(fd) = o.source().cached_reader() else { return false };
+    // SAFETY: no other thread writes the frames, and readers of an old entry discard their copies.
+    let is_read = unsafe { terrace_io::read_cached(fd.as_fd(), first * PAGE, &vectors(cx, frames)) };
+    source_read();
+    is_read
 }
 
 /// [`read_frames`] of several pieces at once, with a result for each.

@@ -1,11 +1,16 @@
 //! Announced writes of client processes (`terrace_shm::writes`): the drainer withdraws the pages of finished
 //! writes, and repairs slots with lost records.
 //!
+//! Written pages that were in memory are read again at once, from the kernel's page cache, which has just got
+//! them. A write that is under way at that time may tear the content. Its slot is unsettled until its own pages
+//! are withdrawn, so no reader uses the torn content.
+//!
 //! A client page belongs to a process until the process has died, also after an exec or a lost connection. So
 //! a write that is under way at that time keeps its record.
 
 use crate::context::Context;
 use crate::file::object::{Object, ObjectRef};
+use crate::path::fetch;
 use crate::state::State;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -24,6 +29,8 @@ const PAGE: u64 = PAGE_SIZE as u64;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Groups of a file that a repair looks at one by one (128 GiB). All pages of a larger file are withdrawn.
 const GROUPS_MAX: u64 = 1 << 20;
+/// Pages of a longer write are dropped: the drainer holds the state lock while it reads.
+const REREAD_MAX: u64 = 32;
 
 /// A process with a client page.
 #[derive(Debug)]
@@ -161,11 +168,15 @@ fn dead(writers: &[Writer]) -> HashSet<usize> {
 fn withdraw(cx: &Context, span: Span) {
     let Some(o) = cx.lookup_object(span.object) else { return };
     let last = span.first.saturating_add(span.pages.saturating_sub(1));
+    let end = last.saturating_add(1).saturating_mul(PAGE);
     let mut state = cx.state.lock();
-    if span.pages > 0 {
+    if span.pages <= REREAD_MAX && end <= o.size() {
+        let read = |first, frames: &[u32]| fetch::read_cached(cx, &o, first, frames);
+        state.reread_pages(&o, span.first, last, read);
+        cx.wake_reclaim_if_low(&state);
+    } else if span.pages > 0 {
         state.drop_pages(&o, span.first, last);
     }
-    let end = last.saturating_add(1).saturating_mul(PAGE);
     if span.is_whole || end > o.size() {
         update_size(&mut state, &o);
     }
@@ -286,6 +297,32 @@ mod tests {
         let all = w.read();
         assert!(all[..PAGE_SIZE].iter().all(|&byte| byte == 1));
         assert!(all[PAGE_SIZE..3 * PAGE_SIZE].iter().all(|&byte| byte == 2));
+    }
+
+    #[test]
+    fn a_written_page_in_memory_is_read_again() {
+        let w = fixture();
+        let page = w.writes.client(w.page);
+        let resident = || {
+            let state = w.engine.cx.state.lock();
+            (0..PAGES).filter(|&page| state.pages.frame_of(&w.object, page).is_some()).count()
+        };
+        let write = |first: u64, pages: u64, byte: u8| {
+            let span = Span::of(w.object.id(), first * PAGE, pages * PAGE);
+            let record = w.writes.begin(Some(page), span).unwrap();
+            w.file.write_all_at(&vec![byte; (pages * PAGE) as usize], first * PAGE).unwrap();
+            page.finish(record);
+            w.writers().drain(&w.engine.cx);
+            assert_eq!(w.engine.check(), Vec::<String>::new());
+        };
+        write(3, 2, 2);
+        assert_eq!(resident(), PAGES as usize);
+        w.engine.cx.state.lock().drop_pages(&w.object, 8, 8);
+        write(7, 3, 3);
+        assert_eq!(resident(), PAGES as usize - 1, "a page that was not in memory is not read");
+        let all = w.read();
+        let byte = |page: usize| all[page * PAGE_SIZE];
+        assert_eq!([2, 3, 4, 5, 7, 8, 9, 10].map(byte), [1, 2, 2, 1, 3, 3, 3, 1]);
     }
 
     /// The last page of a file ends in zeros, which are content once the file has grown.

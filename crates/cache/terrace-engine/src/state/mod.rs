@@ -381,19 +381,66 @@ impl State {
     /// older data of the source cannot publish it.
     pub(crate) fn drop_pages(&mut self, o: &Object, first: u64, last: u64) {
         self.end_parked(o, first, last);
-        let mut places = Vec::new();
-        self.pages.index.for_range(o.slot_index(), first, last, |page, place| places.push((page, place)));
-        for (page, place) in places {
+        for (page, place) in self.places(o, first, last) {
             match self.pages.index.get(place).frame() {
                 Some(frame) => self.drop_page(o, page, place, frame),
-                None => {
-                    self.invalidate(place);
-                    let clock = self.pages.index.tick();
-                    publish(self.pages.index.entry(place), Entry::absent(0, clock));
-                }
+                None => self.drop_below(place),
             }
         }
         self.pages.note_change(o);
+    }
+    /// Withdraws the pages `[first, last]` of an object, and reads those in memory anew. `read` gets adjacent pages:
+    /// the first one, and their frames. Pages are dropped if it returns false, or if a compressed page gets no
+    /// free frame.
+    pub(crate) fn reread_pages(
+        &mut self,
+        o: &Object,
+        first: u64,
+        last: u64,
+        read: impl Fn(u64, &[u32]) -> bool,
+    ) {
+        self.end_parked(o, first, last);
+        let mut withdrawn = Vec::new();
+        for (page, place) in self.places(o, first, last) {
+            let entry = self.pages.index.get(place);
+            if let Some(frame) = entry.frame() {
+                self.end_copy(o, page, frame);
+                let clock = self.pages.index.tick();
+                withdraw(self.pages.index.entry(place), Entry::busy(frame, clock));
+                withdrawn.push((page, place, frame, true));
+                continue;
+            }
+            self.drop_below(place);
+            // An eviction could take a frame of above.
+            if entry.below().is_some() && self.frames.free_count() > 0 {
+                withdrawn.extend(self.claim().map(|frame| (page, place, frame, false)));
+            }
+        }
+        self.pages.note_change(o);
+        for run in withdrawn.chunk_by(|a, b| a.0 + 1 == b.0) {
+            let frames: Vec<u32> = run.iter().map(|&(_, _, frame, _)| frame).collect();
+            let is_read = read(run[0].0, &frames);
+            for &(page, place, frame, is_mapped) in run {
+                match (is_read, is_mapped) {
+                    (true, true) => self.pages.publish_present(place, frame),
+                    (true, false) => _ = self.insert(place, frame, InsertReason::Write),
+                    (false, true) => self.drop_page(o, page, place, frame),
+                    (false, false) => self.unclaim(frame),
+                }
+            }
+        }
+    }
+    /// Pages of an object with an entry, and the places of their entries.
+    fn places(&self, o: &Object, first: u64, last: u64) -> Vec<(u64, Place)> {
+        let mut places = Vec::new();
+        self.pages.index.for_range(o.slot_index(), first, last, |page, place| places.push((page, place)));
+        places
+    }
+    /// Drops a page that is not in a frame, and gives its entry a new version.
+    fn drop_below(&mut self, place: Place) {
+        self.invalidate(place);
+        let clock = self.pages.index.tick();
+        publish(self.pages.index.entry(place), Entry::absent(0, clock));
     }
     /// Drops all pages behind a new end, and zeroes the rest of the last page.
     pub(crate) fn drop_beyond(&mut self, o: &Object, size: u64) {

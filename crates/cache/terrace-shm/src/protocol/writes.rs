@@ -6,7 +6,8 @@
 //!
 //! ```text
 //! write   claim a record, begin (record, then counts), the program's own call, finish the record
-//! daemon  take a finished record, withdraw the entries of its pages with new versions, stamp, apply
+//! daemon  take a finished record, withdraw the entries of its pages with new versions, stamp, perhaps read
+//!         the pages again and publish them, apply
 //! read    is_settled, then the hit; else the kernel's read
 //! fill    version of the entry, read of the source; publish if the entry still has the version
 //! repair  unsettled (seq), no writer in `bare`, no record of the slot in flight: withdraw all pages of the

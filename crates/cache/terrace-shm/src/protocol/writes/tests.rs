@@ -188,11 +188,23 @@ impl Daemon {
         fence(Ordering::Release);
         stamp(&self.0.clock, &self.0.write_clock);
     }
+    /// Withdraws the page, and publishes the content that the source has then.
+    fn reread(&self) {
+        self.0.entry.swap(Entry::busy(0, tick(&self.0.clock)).0, Ordering::Relaxed);
+        fence(Ordering::Release);
+        stamp(&self.0.clock, &self.0.write_clock);
+        let content = self.0.read_source();
+        let next = Entry::present(content as u32, tick(&self.0.clock));
+        self.0.entry.swap(next.0, Ordering::Release);
+    }
     fn take(&self) {
-        self.take_from(0, Crash::Never);
+        self.take_from(0, Crash::Never, Daemon::withdraw);
+    }
+    fn take_and_reread(&self) {
+        self.take_from(0, Crash::Never, Daemon::reread);
     }
     /// Takes the finished records of a client and of the next ones.
-    fn take_from(&self, client: usize, crash: Crash) {
+    fn take_from(&self, client: usize, crash: Crash, withdraw: fn(&Daemon)) {
         for r in self.0.clients[client..].iter().filter(|r| record::is_finished(&r.state)) {
             let span = r.span();
             record::free(&r.state);
@@ -201,7 +213,7 @@ impl Daemon {
             }
             begin_apply();
             if span & PAGE_BIT != 0 {
-                self.withdraw();
+                withdraw(self);
             }
             if crash == Crash::Withdrawn {
                 return;
@@ -331,6 +343,51 @@ fn a_fill_reads_an_applied_write() {
     });
 }
 
+/// The daemon reads the page of an answered write again, beside a reader or a fill.
+#[test]
+fn a_page_read_again_is_current() {
+    for role in [reader, fresh_reader, filler] {
+        loom::model(move || {
+            let w = World::new();
+            assert!(w.write(0, PAGE, Death::Never));
+            join([role(&w), daemon(&w, Daemon::take_and_reread)]);
+            Daemon(w).check_end();
+        });
+    }
+}
+
+/// The same while another write of the page, or of its neighbour, is under way.
+#[test]
+fn a_page_is_read_again_during_a_write() {
+    for second in [PAGE, NEIGHBOUR] {
+        for role in [reader, fresh_reader] {
+            loom::model(move || {
+                let w = World::new();
+                assert!(w.write(0, PAGE, Death::Never));
+                join([writer(&w, 1, second), role(&w), daemon(&w, Daemon::take_and_reread)]);
+                Daemon(w).check_end();
+            });
+        }
+    }
+}
+
+/// A daemon dies after it has read the page again.
+#[test]
+fn a_second_daemon_repairs_a_page_read_again() {
+    for crash in [Crash::Withdrawn, Crash::FirstApplied] {
+        loom::model(move || {
+            let w = World::new();
+            let daemons = move |daemon: &Daemon| {
+                assert!(daemon.0.write(0, BOTH, Death::Never));
+                daemon.take_from(0, crash, Daemon::reread);
+                daemon.repair();
+            };
+            join([reader(&w), daemon(&w, daemons)]);
+            Daemon(w).check_end();
+        });
+    }
+}
+
 /// Two writers of one slot, beside a reader. The second one writes the page, or its neighbour.
 #[test]
 fn two_writers_share_a_slot() {
@@ -354,7 +411,7 @@ fn a_later_write_is_applied_first() {
             assert!(w.write(0, PAGE, Death::Never));
             let later = |daemon: &Daemon| {
                 assert!(daemon.0.write(1, NEIGHBOUR, Death::Never));
-                daemon.take_from(1, Crash::Never);
+                daemon.take_from(1, Crash::Never, Daemon::withdraw);
             };
             join([role(&w), daemon(&w, later)]);
             Daemon(w).check_end();
@@ -536,7 +593,7 @@ fn a_second_daemon_repairs() {
                 let w = World::new();
                 let daemons = move |daemon: &Daemon| {
                     assert!(daemon.0.write(0, BOTH, Death::Never));
-                    daemon.take_from(0, crash);
+                    daemon.take_from(0, crash, Daemon::withdraw);
                     daemon.take();
                     daemon.repair();
                     daemon.0.fill();
@@ -555,7 +612,7 @@ fn a_second_daemon_repairs_beside_a_writer() {
         loom::model(move || {
             let w = World::new();
             assert!(w.write(0, BOTH, Death::Never));
-            Daemon(w.clone()).take_from(0, crash);
+            Daemon(w.clone()).take_from(0, crash, Daemon::withdraw);
             let threads = [writer(&w, 1, BOTH), fresh_reader(&w)];
             let daemon = Daemon(w.clone());
             daemon.take();
