@@ -57,27 +57,31 @@ pub(crate) struct Context {
     pub(crate) out: PathBuf,
 }
 
-/// Counters of the preload path during a step.
+/// Counters of the preload path during a step, and the cache's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PreloadBytes {
     /// Bytes of hits.
     pub(crate) hit_bytes: u64,
     /// Bytes of misses that the program itself read from the source.
     pub(crate) miss_bytes: u64,
+    /// Memory of the cache at the end of the step, bytes.
+    #[serde(default)]
+    pub(crate) used_bytes: u64,
 }
 
 impl PreloadBytes {
     /// The counters of the instance that serves the directory under test.
     fn read(meters: &Meters) -> Option<PreloadBytes> {
         let stat: StatReport = serde_json::from_slice(&meters.stat()?).ok()?;
-        let preload = stat.cache.preload;
-        Some(PreloadBytes { hit_bytes: preload.hit_bytes, miss_bytes: preload.miss_bytes })
+        let (preload, used_bytes) = (stat.cache.preload, stat.cache.memory.used_bytes);
+        Some(PreloadBytes { hit_bytes: preload.hit_bytes, miss_bytes: preload.miss_bytes, used_bytes })
     }
 
     fn since(self, before: PreloadBytes) -> PreloadBytes {
         PreloadBytes {
             hit_bytes: self.hit_bytes.saturating_sub(before.hit_bytes),
             miss_bytes: self.miss_bytes.saturating_sub(before.miss_bytes),
+            ..self
         }
     }
 }

@@ -87,6 +87,9 @@ pub(crate) struct End {
     pub(crate) stats: Option<StatReport>,
     /// Maximum of the pinned bytes (sampled).
     pub(crate) pinned_max: u64,
+    /// Maximum over the steps of the pinned bytes without the cache's memory at the end of the step. None: no
+    /// preload path has served.
+    pub(crate) beside_max: Option<u64>,
     /// The group's counters at the end.
     pub(crate) memory: Option<Memory>,
 }
@@ -135,6 +138,9 @@ pub(crate) struct RunningSystem {
     teardown: Vec<String>,
     inner: Option<Inner>,
     pinned_max: u64,
+    /// The same of the current step.
+    pinned_in_step: u64,
+    beside_max: Option<u64>,
     /// Time of the SIGTERM after a caught signal. A measuring loop may run for long, but ends then.
     told_at: Option<Instant>,
 }
@@ -173,6 +179,8 @@ impl RunningSystem {
             teardown: Vec::new(),
             inner: None,
             pinned_max: 0,
+            pinned_in_step: 0,
+            beside_max: None,
             told_at: None,
         };
         running.start(system)?;
@@ -235,6 +243,7 @@ impl RunningSystem {
     /// The failure of the step, or of the whole system.
     pub(crate) fn step(&mut self, step: &Step) -> Result<Outcome, String> {
         self.tell(&serde_json::to_string(step).map_err(|e| e.to_string())?)?;
+        self.pinned_in_step = 0;
         let line = loop {
             let inner = self.inner.as_ref().ok_or("the system was shut down already")?;
             match inner.replies.recv_timeout(Duration::from_millis(50)) {
@@ -247,6 +256,8 @@ impl RunningSystem {
         };
         self.sample();
         let outcome: Outcome = serde_json::from_str(&line).map_err(|e| e.to_string())?;
+        let beside = outcome.preload.map(|cache| self.pinned_in_step.saturating_sub(cache.used_bytes));
+        self.beside_max = self.beside_max.max(beside);
         match outcome.status {
             _ if interrupted() => Err("interrupted".into()),
             0 => Ok(outcome),
@@ -256,6 +267,7 @@ impl RunningSystem {
 
     fn sample(&mut self) {
         let pinned = self.group.as_ref().and_then(|g| g.memory()).map_or(0, |m| m.pinned);
+        self.pinned_in_step = self.pinned_in_step.max(pinned);
         self.pinned_max = self.pinned_max.max(pinned);
     }
 
@@ -297,7 +309,7 @@ impl RunningSystem {
             return Err(format!("{n} processes killed by the OOM killer"));
         }
         let stats = fs::read(self.stats_file()).ok().and_then(|b| serde_json::from_slice(&b).ok());
-        Ok(End { stats, pinned_max: self.pinned_max, memory })
+        Ok(End { stats, pinned_max: self.pinned_max, beside_max: self.beside_max, memory })
     }
 
     /// Shuts down all parts, even after a failure; returns the first error.

@@ -298,7 +298,7 @@ mod tests {
             let outcome = Outcome { preload, ..Outcome::default() };
             other_path(&Load::new(spec, &spec.load[0], "random", 1), &outcome, &read)
         };
-        let mixed = Some(PreloadBytes { hit_bytes: 20_480, miss_bytes: 20_400 });
+        let mixed = Some(PreloadBytes { hit_bytes: 20_480, miss_bytes: 20_400, used_bytes: 0 });
         assert_eq!(evaluate(&any, mixed), None);
         assert!(evaluate(&hits, mixed).unwrap().contains("50.0 %"));
         assert!(evaluate(&any, None).is_some());

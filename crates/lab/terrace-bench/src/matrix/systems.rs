@@ -310,7 +310,8 @@ fn largest_memory(
     let end = system::run(places, &system, Some(limit), steps)?.end;
     // A small or short load uses only a part of the probe.
     let used = end.stats.as_ref().map_or(probe, |stats| stats.cache.memory.used_bytes);
-    let beside = end.pinned_max.saturating_sub(used.min(probe));
+    // The cache gives way to a step that needs memory, so only figures of the same step belong together.
+    let beside = end.beside_max.unwrap_or(end.pinned_max.saturating_sub(used.min(probe)));
     let memory = limit.checked_sub(beside + spare).map(|bytes| bytes / MIB * MIB);
     let (beside, spare, limit) = (beside / MIB, spare / MIB, limit / MIB);
     let memory = memory.filter(|&bytes| bytes > 0).ok_or_else(|| {
