@@ -144,7 +144,6 @@ pub(crate) fn die_by(signal: SignalNumber) {
 pub(crate) fn try_library_calls() {
     let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
     let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
-    const CACHESTAT: libc::c_long = 451;
     let calls = [
         libc::SYS_statx,
         libc::SYS_lseek,
@@ -175,7 +174,6 @@ pub(crate) fn try_library_calls() {
         libc::SYS_nanosleep,
         libc::SYS_gettid,
         libc::SYS_uname,
-        CACHESTAT,
     ];
     for call in calls {
         // SAFETY: the descriptor, addresses and numbers are all invalid, so the kernel refuses each call that
