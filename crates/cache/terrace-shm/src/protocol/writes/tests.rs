@@ -13,6 +13,8 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
+mod reread;
+
 /// What a write covers: bits of slots, and a bit of the page.
 type Span = u32;
 const NEIGHBOUR: Span = 1;
@@ -188,20 +190,8 @@ impl Daemon {
         fence(Ordering::Release);
         stamp(&self.0.clock, &self.0.write_clock);
     }
-    /// Withdraws the page, and publishes the content that the source has then.
-    fn reread(&self) {
-        self.0.entry.swap(Entry::busy(0, tick(&self.0.clock)).0, Ordering::Relaxed);
-        fence(Ordering::Release);
-        stamp(&self.0.clock, &self.0.write_clock);
-        let content = self.0.read_source();
-        let next = Entry::present(content as u32, tick(&self.0.clock));
-        self.0.entry.swap(next.0, Ordering::Release);
-    }
     fn take(&self) {
         self.take_from(0, Crash::Never, Daemon::withdraw);
-    }
-    fn take_and_reread(&self) {
-        self.take_from(0, Crash::Never, Daemon::reread);
     }
     /// Takes the finished records of a client and of the next ones.
     fn take_from(&self, client: usize, crash: Crash, withdraw: fn(&Daemon)) {
@@ -341,51 +331,6 @@ fn a_fill_reads_an_applied_write() {
         join([writer(&w, 0, PAGE), daemon(&w, Daemon::take), spawn(&w, World::fill)]);
         Daemon(w).check_end();
     });
-}
-
-/// The daemon reads the page of an answered write again, beside a reader or a fill.
-#[test]
-fn a_page_read_again_is_current() {
-    for role in [reader, fresh_reader, filler] {
-        loom::model(move || {
-            let w = World::new();
-            assert!(w.write(0, PAGE, Death::Never));
-            join([role(&w), daemon(&w, Daemon::take_and_reread)]);
-            Daemon(w).check_end();
-        });
-    }
-}
-
-/// The same while another write of the page, or of its neighbour, is under way.
-#[test]
-fn a_page_is_read_again_during_a_write() {
-    for second in [PAGE, NEIGHBOUR] {
-        for role in [reader, fresh_reader] {
-            loom::model(move || {
-                let w = World::new();
-                assert!(w.write(0, PAGE, Death::Never));
-                join([writer(&w, 1, second), role(&w), daemon(&w, Daemon::take_and_reread)]);
-                Daemon(w).check_end();
-            });
-        }
-    }
-}
-
-/// A daemon dies after it has read the page again.
-#[test]
-fn a_second_daemon_repairs_a_page_read_again() {
-    for crash in [Crash::Withdrawn, Crash::FirstApplied] {
-        loom::model(move || {
-            let w = World::new();
-            let daemons = move |daemon: &Daemon| {
-                assert!(daemon.0.write(0, BOTH, Death::Never));
-                daemon.take_from(0, crash, Daemon::reread);
-                daemon.repair();
-            };
-            join([reader(&w), daemon(&w, daemons)]);
-            Daemon(w).check_end();
-        });
-    }
 }
 
 /// Two writers of one slot, beside a reader. The second one writes the page, or its neighbour.
