@@ -18,14 +18,14 @@ use terrace_shm::scratch::Scratch;
 /// (posix_fadvise) the first jump suffices.
 const JUMPS_MIN: u64 = 4;
 
-/// Called after an open for reading only.
-pub(crate) fn opened(fd: c_int, dev: u64) {
+/// Called after an open for reading only. `direct`: with O_DIRECT.
+pub(crate) fn opened(fd: c_int, dev: u64, direct: bool) {
     // SAFETY: a path that ends.
     let Ok((id, kind, size)) = (unsafe { sys::identity_at(fd, c"".as_ptr(), libc::AT_EMPTY_PATH) }) else {
         return;
     };
     if id.dev == dev && kind == libc::S_IFREG && size >= connection::large_file() {
-        table::mark(fd, id.ino);
+        table::mark(fd, id.ino, direct);
     }
 }
 

@@ -254,6 +254,10 @@ library! {
     io_uring_wait_cqes(r: *mut c_void, c: *mut c_void, n: c_uint, t: *mut c_void, m: *mut c_void) -> c_int = -libc::ENOSYS;
     io_uring_wait_cqes_min_timeout(r: *mut c_void, c: *mut c_void, n: c_uint, t: *mut c_void, min: c_uint, m: *mut c_void) -> c_int = -libc::ENOSYS;
     io_uring_wait_cqe_timeout(r: *mut c_void, c: *mut c_void, t: *mut c_void) -> c_int = -libc::ENOSYS;
+    __io_uring_get_cqe(r: *mut c_void, c: *mut c_void, n: c_uint, wait: c_uint, m: *mut c_void) -> c_int = -libc::ENOSYS;
+    io_uring_peek_batch_cqe(r: *mut c_void, c: *mut c_void, n: c_uint) -> c_int = 0;
+    io_uring_get_events(r: *mut c_void) -> c_int = -libc::ENOSYS;
+    io_uring_queue_exit(r: *mut c_void) -> () = ();
     io_uring_major_version() -> c_int = 0;
     io_uring_minor_version() -> c_int = 0;
 }

@@ -9,6 +9,7 @@
 
 use crate::file::File;
 use crate::fill::FromTier;
+use crate::source::DIRECT_ALIGN;
 use crate::sys::{self, Ret};
 use crate::table::{self, Class, Order, UNKNOWN};
 use crate::{buffer, directory, miss};
@@ -36,6 +37,9 @@ impl File<'_> {
             if directory::is_leased() && !self.has_slot() {
                 table::demote(self.fd, self.class);
             }
+            return Some((Outcome::MountPath { done: 0 }, n));
+        }
+        if self.class.is_direct() && !is_aligned(buf, n, offset) {
             return Some((Outcome::MountPath { done: 0 }, n));
         }
         let is_settled = self.is_settled(offset, n);
@@ -145,6 +149,11 @@ fn plausible(buf: *const u8, n: usize) -> bool {
     n > 0 && n <= READ_MAX && (buf as usize).checked_add(n).is_some_and(|end| end <= ADDRESS_END)
 }
 
+/// True if the kernel may accept this read of a descriptor with O_DIRECT.
+fn is_aligned(buf: *const u8, n: usize, offset: u64) -> bool {
+    (buf as usize | n | offset as usize).is_multiple_of(DIRECT_ALIGN)
+}
+
 /// The sum of the vectors' lengths, if all are plausible.
 ///
 /// # Safety
@@ -211,7 +220,7 @@ pub(crate) unsafe fn resident_vectors(
     let offset = u64::try_from(offset).ok()?;
     // SAFETY: the program's vectors.
     let (v, _) = unsafe { vectors(v, n)? };
-    let file = File::new(fd, class)?;
+    let file = File::new(fd, class).filter(|_| may_scatter(class, v))?;
     // SAFETY: the program's buffers.
     scatter(v, offset, |buf, n, at| unsafe { file.resident(buf, n, at) })
 }
@@ -230,6 +239,11 @@ pub(crate) unsafe fn preadv(fd: c_int, class: Class, v: *const iovec, n: c_int, 
     }
 }
 
+/// False if the kernel refuses the vectors of a direct read.
+fn may_scatter(class: Class, v: &[iovec]) -> bool {
+    !class.is_direct() || v.iter().all(|piece| is_aligned(piece.iov_base.cast(), piece.iov_len, 0))
+}
+
 /// Fills vector after vector by `read` (buffer, length, offset) until one stays short.
 fn scatter(v: &[iovec], offset: u64, read: impl Fn(*mut u8, usize, u64) -> Option<usize>) -> Option<usize> {
     let mut done = 0;
@@ -246,6 +260,9 @@ fn scatter(v: &[iovec], offset: u64, read: impl Fn(*mut u8, usize, u64) -> Optio
 /// Reads the vectors by the preload path and finishes through the mount path. None: nothing of the first
 /// vector was read.
 unsafe fn read_vectors(file: &File, v: &[iovec], offset: u64) -> Option<Ret> {
+    if !may_scatter(file.class, v) {
+        return None;
+    }
     let read = |buf, n, at| {
         // SAFETY: the program's buffers.
         unsafe {

@@ -14,6 +14,8 @@ use crate::{connection, directory, helper, sys};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+/// Alignment of reads with O_DIRECT, bytes: the smallest one of Linux. The kernel answers reads with less.
+pub(crate) const DIRECT_ALIGN: usize = 512;
 const SOURCES_MAX: usize = 1024;
 const PROBES_MAX: usize = 16;
 
@@ -46,6 +48,8 @@ pub(crate) struct Source {
     pub(crate) may_write: bool,
     /// Without a mount: identity of `fd`, which is the program's own.
     own: Option<Identity>,
+    /// The program's own descriptor is open with O_DIRECT.
+    direct: bool,
 }
 
 /// Without a mount: terraced's answers whether page fills of a file are accepted. One file a place, the
@@ -73,8 +77,8 @@ impl Source {
         // SAFETY: the caller's promise.
         let got = unsafe {
             match self.own {
-                None => sys::preadv(self.fd, iov, at),
-                Some(_) => self.read_uncached(iov, at),
+                Some(_) if !self.direct => self.read_uncached(iov, at),
+                _ => sys::preadv(self.fd, iov, at),
             }
         };
         // If the number was reused unseen for another file, its content must not fill this file's pages. The
@@ -119,7 +123,7 @@ pub(crate) fn of(fd: c_int, class: Class, object: u64) -> Option<Source> {
         return None;
     }
     let may_write = e.may_write.load(Ordering::Relaxed) != 0;
-    Some(Source { fd: e.fd.get()?, align, may_write, own: None })
+    Some(Source { fd: e.fd.get()?, align, may_write, own: None, direct: false })
 }
 
 /// The program's own descriptor, without a mount. The answer is recorded with the descriptor.
@@ -136,7 +140,8 @@ fn own(fd: c_int, class: Class, object: u64) -> Option<Source> {
         }
     };
     let what = Identity { dev: connection::mount_dev()?, ino: object };
-    Some(Source { fd, align: 1, may_write, own: Some(what) })
+    let direct = class.is_direct();
+    Some(Source { fd, align: if direct { DIRECT_ALIGN } else { 1 }, may_write, own: Some(what), direct })
 }
 
 fn probe(object: u64) -> impl Iterator<Item = usize> {

@@ -1,8 +1,8 @@
 //! The table of descriptors: a state word, an object and a position for each.
 //!
 //! ```text
-//!  63         62     61     60        59     58     57..56  55..48  47..32       31..0
-//! | classified|shared|helper|candidate|writer|append| order | jumps | source + 1 | object slot |
+//!  63         62     61     60        59     58     57..56  55..49  48      47..32       31..0
+//! | classified|shared|helper|candidate|writer|append| order | jumps | direct| source + 1 | object slot |
 //! ```
 //! Writes of a writer are announced ([`crate::guarded`]). A writer may also be classified, or a candidate.
 //! With a mount, the thread that opens a descriptor classifies it before the program gets the number. A race
@@ -24,10 +24,14 @@ const WRITER: u64 = 1 << 59;
 const APPEND: u64 = 1 << 58;
 /// Bits that do not depend on how the descriptor is read.
 const WRITES: u64 = WRITER | APPEND;
+/// The descriptor is open with O_DIRECT.
+const DIRECT: u64 = 1 << 48;
+/// Bits that stay as long as the descriptor.
+const KEPT: u64 = WRITES | SHARED | DIRECT;
 /// A descriptor with one of these has an object.
 const KNOWN: u64 = CLASSIFIED | CANDIDATE | WRITER;
-const JUMPS_SHIFT: u32 = 48;
-const JUMPS_MASK: u64 = 0xff << JUMPS_SHIFT;
+const JUMPS_SHIFT: u32 = 49;
+const JUMPS_MASK: u64 = 0x7f << JUMPS_SHIFT;
 const ORDER_SHIFT: u32 = 56;
 const ORDER_MASK: u64 = 3 << ORDER_SHIFT;
 const SOURCE_SHIFT: u32 = 32;
@@ -87,6 +91,11 @@ impl Class {
             _ => Order::Unknown,
         }
     }
+    /// The descriptor is open with O_DIRECT.
+    #[inline]
+    pub(crate) fn is_direct(self) -> bool {
+        self.0 & DIRECT != 0
+    }
     /// Index into the table of sources, if recorded.
     #[inline]
     pub(crate) fn source(self) -> Option<usize> {
@@ -130,10 +139,12 @@ pub(crate) fn classify(fd: c_int, object: u64, slot: u32) {
     enter(fd, CLASSIFIED | u64::from(slot), object);
 }
 
-/// Enters a descriptor that is classified once its reads jump (`leased.rs`). It may be a writer's.
-pub(crate) fn mark(fd: c_int, object: u64) {
+/// Enters a descriptor that is classified once its reads jump (`leased.rs`). It may be a writer's. `direct`: it is
+/// open with O_DIRECT.
+pub(crate) fn mark(fd: c_int, object: u64, direct: bool) {
     let kept = entry(fd).map_or(0, |e| e.word.load(Ordering::Relaxed) & (WRITES | SHARED));
-    enter(fd, CANDIDATE | kept, object);
+    let direct = if direct { DIRECT } else { 0 };
+    enter(fd, CANDIDATE | kept | direct, object);
 }
 
 /// Enters a writer. `shared`: other processes have its position. False: the table has no place for it.
@@ -192,15 +203,14 @@ pub(crate) fn note_jump(fd: c_int) -> u64 {
 pub(crate) fn promote(fd: c_int, slot: u32) {
     let Some(e) = entry(fd) else { return };
     let _ = e.word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |word| {
-        (word & CANDIDATE != 0)
-            .then_some(CLASSIFIED | word & (SHARED | ORDER_MASK | WRITES) | u64::from(slot))
+        (word & CANDIDATE != 0).then_some(CLASSIFIED | word & (KEPT | ORDER_MASK) | u64::from(slot))
     });
 }
 
 /// The file of a classified descriptor is no longer served: the descriptor becomes a candidate again.
 pub(crate) fn demote(fd: c_int, class: Class) {
     if let Some(e) = entry(fd) {
-        let word = CANDIDATE | class.0 & (SHARED | ORDER_MASK | WRITES);
+        let word = CANDIDATE | class.0 & (KEPT | ORDER_MASK);
         let _ = e.word.compare_exchange(class.0, word, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
@@ -253,7 +263,7 @@ pub(crate) fn forget(fd: c_int) {
 pub(crate) fn dismiss(fd: c_int) {
     if let Some(e) = entry(fd) {
         let _ = e.word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |word| {
-            Some(if word & WRITER != 0 { word & (WRITES | SHARED) } else { 0 })
+            Some(if word & WRITER != 0 { word & KEPT } else { 0 })
         });
     }
 }
@@ -376,7 +386,7 @@ mod tests {
         let writer = Some((7, true, false));
         assert!(mark_writer(FD, 7, true, false));
         assert_eq!(state(FD), (false, false, writer));
-        mark(FD, 7);
+        mark(FD, 7, false);
         assert_eq!(state(FD), (false, true, writer));
         note_jump(FD);
         note_order(FD, Order::Random);
@@ -390,7 +400,7 @@ mod tests {
         assert_eq!(state(FD), (false, false, writer));
         note_append(FD, false);
         assert_eq!(state(FD), (false, false, Some((7, false, false))));
-        mark(FD, 7);
+        mark(FD, 7, false);
         unmark_writer(FD);
         assert_eq!(state(FD), (false, true, None));
         forget(FD);
@@ -411,7 +421,7 @@ mod tests {
     #[test]
     fn descriptors_without_a_writer_are_dismissed_whole() {
         const FD: c_int = 1020;
-        mark(FD, 7);
+        mark(FD, 7, false);
         dismiss(FD);
         note_append(FD, true);
         assert_eq!(state(FD), (false, false, None));

@@ -6,59 +6,36 @@
 //! itself stay the kernel's. All other reads use the mount path. A close is seen before it happens, so that a
 //! reused number is not taken for the old file.
 
+use crate::guarded::Range;
+use crate::liburing::{Entry, Uring};
+use crate::ring_writes::{self, Submitted};
 use crate::sys;
-use crate::{connection, helper, leased, read, table};
+use crate::{connection, directory, helper, leased, read, table, writers};
 use libc::iovec;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// liburing's `struct io_uring` up to its flags. Unchanged since 2.0.
-#[derive(Debug)]
-#[repr(C)]
-pub(crate) struct Uring {
-    _head_tail: [usize; 2],
-    mask: *const u32,
-    _sq: [usize; 4],
-    entries: *mut Entry,
-    /// First entry not submitted yet.
-    head: u32,
-    /// End of the entries.
-    tail: u32,
-    _sq_rest: [usize; 4],
-    _cq: [usize; 11],
-    flags: u32,
-}
-
-/// `struct io_uring_sqe`.
-#[derive(Debug)]
-#[repr(C)]
-struct Entry {
-    opcode: u8,
-    flags: u8,
-    ioprio: u16,
-    fd: c_int,
-    offset: u64,
-    addr: u64,
-    len: u32,
-    op_flags: u32,
-    user_data: u64,
-    buf: u16,
-    personality: u16,
-    file_index: u32,
-    _rest: [u64; 2],
-}
-
-const _: () = assert!(std::mem::offset_of!(Uring, flags) == 192 && size_of::<Entry>() == 64);
-
 const OP_NOP: u8 = 0;
 const OP_READV: u8 = 1;
+const OP_WRITEV: u8 = 2;
+const OP_WRITE_FIXED: u8 = 5;
 const OP_CLOSE: u8 = 19;
 const OP_READ: u8 = 22;
+const OP_WRITE: u8 = 23;
+/// Operations that change no file and make no descriptor. Not sendmsg and recvmsg, which move descriptors.
+const OP_HARMLESS: [u8; 22] =
+    [OP_NOP, OP_READV, 3, 4, 6, 7, 8, 11, 12, 13, 14, 15, 16, OP_CLOSE, 21, OP_READ, 24, 25, 26, 27, 29, 34];
+/// RWF_APPEND of a write.
+const WRITE_APPENDS: u32 = libc::RWF_APPEND as u32;
 const NOP_INJECT_RESULT: u32 = 1;
 /// First long-term kernel that supports it.
 const NOP_RESULTS_SINCE: (u32, u32) = (6, 12);
 
+/// `fd` is a number in the ring's own table.
+const ENTRY_FIXED_FILE: u8 = 1;
 const ENTRY_DRAIN: u8 = 1 << 1;
+/// A success leaves no completion.
+const ENTRY_SKIPS: u8 = 1 << 6;
 /// Links with the next entry: IO_LINK, IO_HARDLINK.
 const ENTRY_LINKS: u8 = 1 << 2 | 1 << 3;
 /// Flags with which a read can be answered: the links, ASYNC, CQE_SKIP_SUCCESS. (No registered file, no
@@ -112,6 +89,10 @@ pub(crate) unsafe fn look(ring: *const Uring) {
     let ring = unsafe { &*ring };
     let answers = ring.flags & RING_LEAVE == 0 && NOP_HAS_RESULTS.load(Ordering::Relaxed);
     let shift = u32::from(ring.flags & RING_SQE128 != 0);
+    let announces = directory::announces_writes();
+    if announces {
+        ring_writes::collect(ring);
+    }
     let mut linked = false;
     let mut at = ring.head;
     while at != ring.tail {
@@ -129,6 +110,10 @@ pub(crate) unsafe fn look(ring: *const Uring) {
                     entry.complete_with(n);
                 }
             }
+            OP_WRITE | OP_WRITEV | OP_WRITE_FIXED if announces && entry.flags & ENTRY_FIXED_FILE == 0 => {
+                ring_writes::announce(ring, entry.write(at.wrapping_add(1)));
+            }
+            operation if announces && !OP_HARMLESS.contains(&operation) => writers::hold_all(),
             _ => {}
         }
         linked = entry.flags & ENTRY_LINKS != 0;
@@ -162,6 +147,26 @@ unsafe fn answer(entry: &Entry) -> Option<u32> {
 }
 
 impl Entry {
+    /// The write of the entry before `end`.
+    fn write(&self, end: u32) -> Submitted {
+        let appends = self.op_flags & WRITE_APPENDS != 0;
+        let len = match self.opcode {
+            OP_WRITEV => self.vectors_len(),
+            _ => Some(self.len as usize),
+        };
+        let range = match (i64::try_from(self.offset), len) {
+            (Ok(offset), Some(len)) if !appends => Range::At { offset, len },
+            _ => Range::All,
+        };
+        let completes = self.flags & ENTRY_SKIPS == 0;
+        Submitted { fd: self.fd, range, user_data: self.user_data, end, completes }
+    }
+    /// Bytes of the entry's vectors.
+    fn vectors_len(&self) -> Option<usize> {
+        // SAFETY: the program's vectors.
+        let vectors = unsafe { read::vectors(self.addr as *const iovec, c_int::try_from(self.len).ok()?) };
+        Some(vectors?.1)
+    }
     /// Turns the entry into a NOP with this result. Its flags and user data stay.
     fn complete_with(&mut self, n: u32) {
         *self = Entry {

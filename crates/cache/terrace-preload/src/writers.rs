@@ -30,9 +30,9 @@ pub(crate) fn opened(fd: c_int, flags: c_int) {
     if mode != libc::O_RDONLY {
         watch(fd, id.ino, flags & libc::O_APPEND != 0, false);
     }
-    let is_read = mode != libc::O_WRONLY && flags & libc::O_DIRECT == 0;
-    if is_read && size >= connection::large_file() && connection::mount_dev().is_some() {
-        table::mark(fd, id.ino);
+    let is_large = size >= connection::large_file();
+    if mode != libc::O_WRONLY && is_large && connection::mount_dev().is_some() {
+        table::mark(fd, id.ino, flags & libc::O_DIRECT != 0);
     }
 }
 
@@ -135,8 +135,7 @@ pub(crate) fn hold_marked(fd: c_int, until: Until) {
 /// A ring may write by any descriptor from here on, also after its close.
 #[cold]
 pub(crate) fn hold_all() {
-    if connection::announced_dev().is_some() {
-        UNSEEN.store(true, Ordering::SeqCst);
+    if connection::announced_dev().is_some() && !UNSEEN.swap(true, Ordering::SeqCst) {
         fence(Ordering::SeqCst);
         lasting::hold_all_writers();
     }

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use terrace_tests::rng::{Rng, seed};
+use terrace_tests::tools::{compile, need_library};
 use terrace_tests::{Chaos, Fault, Side, TestMount, amount, process};
 
 use crate::leased::{instance_at, kill_all, script};
@@ -45,6 +46,21 @@ fn announced_writes_are_seen_while_terraced_is_killed() {
     let chaos = Chaos::start(&mount, Fault::Kill, seed, 400);
     let said = process::run(&mut command, seconds + 120).expect_success();
     println!("disturbed {} times: {said}", chaos.stop());
+    mount.finish();
+}
+
+/// Writes by a ring of liburing are announced until they complete: the file is served in between.
+#[test]
+fn writes_of_a_ring_are_announced() {
+    need_library("liburing.so", "liburing-dev");
+    let mount = mount("announced-ring");
+    let program = mount.aside().join("ring_writes");
+    compile("ring_writes", &program, &["-luring"]);
+    let mut command = mount.command(&program);
+    command.args(["file", "4000"]).arg((seed("announced-ring") % 100_000).to_string());
+    process::run(&mut command, 120).expect_success();
+    let stat = mount.stats_of_runs().remove(0).cache.preload;
+    assert!(stat.hits > 10_000, "{stat:?}");
     mount.finish();
 }
 

@@ -53,6 +53,19 @@ fn leases_serve_large_files_of_the_directory() {
     mount.finish();
 }
 
+/// Reads with O_DIRECT are served, without writers and beside announced writes.
+#[test]
+fn direct_reads_are_served_from_memory() {
+    for more in [&[][..], &["--exclusive"][..]] {
+        let mount = TestMount::with("leased-direct", Side::Leased, &[&["--memory", "64MiB"], more].concat());
+        let mut command = script(&mount, include_str!("leased/direct.py"));
+        command.env("SEED", seed("leased-direct").to_string()).args(more.iter().map(|_| "writes"));
+        assert_eq!(process::run(&mut command, 120).expect_success(), "direct ok\n");
+        assert!(hits(&mount) > 5000, "{more:?}: {} hits", hits(&mount));
+        mount.finish();
+    }
+}
+
 fn stress(test: &str, seed: u64, seconds: u64) -> (TestMount, Command) {
     let mount = mount(test, &[]);
     let mut command = script(&mount, include_str!("leased/stress.py"));

@@ -10,8 +10,10 @@ use std::ffi::CStr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use terrace_shm::scratch::Scratch;
 
-/// Opens with descriptors that the library never reads: without content, not for reading, or not through a cache.
-const NOT_OURS: c_int = libc::O_PATH | libc::O_DIRECTORY | libc::O_DIRECT;
+/// Opens with descriptors that the library never reads: without content, or of a mount that answers direct reads
+/// itself.
+const NOT_OURS: c_int = libc::O_PATH | libc::O_DIRECTORY;
+const NOT_OURS_BY_MOUNT: c_int = NOT_OURS | libc::O_DIRECT;
 
 /// Flags of creat.
 const CREAT: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
@@ -32,8 +34,8 @@ fn opened(fd: c_int, flags: c_int) {
             if flags & libc::O_TRUNC != 0 {
                 leased::truncated(fd, dev);
             }
-            if is_ours(flags) {
-                leased::opened(fd, dev);
+            if flags & NOT_OURS == 0 {
+                leased::opened(fd, dev, flags & libc::O_DIRECT != 0);
             }
         }
         return;
@@ -129,9 +131,9 @@ unsafe fn emptying(dir: c_int, path: *const c_char, flags: c_int) -> Emptied {
     guard(|| unsafe { writers::emptying(dir, path, flags) })
 }
 
-/// True for opens with descriptors that the library may read.
+/// True for opens with descriptors of a mount that the library may read.
 fn is_ours(flags: c_int) -> bool {
-    flags & NOT_OURS == 0 && matches!(flags & libc::O_ACCMODE, libc::O_RDONLY | libc::O_RDWR)
+    flags & NOT_OURS_BY_MOUNT == 0 && matches!(flags & libc::O_ACCMODE, libc::O_RDONLY | libc::O_RDWR)
 }
 
 fn classify(fd: c_int, ino: u64) {

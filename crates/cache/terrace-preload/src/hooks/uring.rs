@@ -3,7 +3,7 @@
 
 use super::guard::guard;
 use crate::local::local;
-use crate::{closing, connection, next, uring, writers};
+use crate::{closing, connection, directory, next, ring_writes, uring, writers};
 use libc::{c_int, c_uint, c_void};
 
 /// Tracks a new ring. A ring of unknown kind closes, opens and replaces descriptors unseen, so it closes the
@@ -18,7 +18,7 @@ unsafe fn made(ring: *const c_void, ret: c_int) {
             let version = (next::io_uring_major_version(), next::io_uring_minor_version());
             if !uring::made(ring.cast(), ret, version) {
                 closing::turn_off();
-            } else if ret >= 0 {
+            } else if ret >= 0 && directory::announces_writes() && !ring_writes::made(&*ring.cast()) {
                 writers::hold_all();
             }
         }
@@ -68,6 +68,43 @@ submit_hook!(io_uring_submit_and_get_events(ring: *mut c_void));
 submit_hook!(io_uring_wait_cqes(ring: *mut c_void, c: *mut c_void, n: c_uint, t: *mut c_void, m: *mut c_void));
 submit_hook!(io_uring_wait_cqes_min_timeout(ring: *mut c_void, c: *mut c_void, n: c_uint, t: *mut c_void, min: c_uint, m: *mut c_void));
 submit_hook!(io_uring_wait_cqe_timeout(ring: *mut c_void, c: *mut c_void, t: *mut c_void));
+
+/// Hooks of functions that wait for completions without a submission.
+macro_rules! wait_hook {
+    ($name:ident($ring:ident: *mut c_void $(, $arg:ident: $t:ty)*)) => {
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name($ring: *mut c_void $(, $arg: $t)*) -> c_int {
+            // SAFETY: the program's own ring.
+            unsafe { collect($ring) };
+            // SAFETY: the program's own arguments.
+            let ret = unsafe { next::$name($ring $(, $arg)*) };
+            // SAFETY: the program's own ring.
+            unsafe { collect($ring) };
+            ret
+        }
+    };
+}
+wait_hook!(__io_uring_get_cqe(ring: *mut c_void, c: *mut c_void, n: c_uint, wait: c_uint, m: *mut c_void));
+wait_hook!(io_uring_peek_batch_cqe(ring: *mut c_void, c: *mut c_void, n: c_uint));
+wait_hook!(io_uring_get_events(ring: *mut c_void));
+
+/// Ends announced writes that have completed.
+unsafe fn collect(ring: *mut c_void) {
+    if directory::announces_writes() && !local().vforked() {
+        // SAFETY: a ring of liburing, as the program's call shows.
+        guard(|| ring_writes::collect(unsafe { &*ring.cast() }));
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn io_uring_queue_exit(ring: *mut c_void) {
+    if directory::announces_writes() && !local().vforked() {
+        // SAFETY: a ring of liburing, as the program's call shows.
+        guard(|| ring_writes::ended(unsafe { &*ring.cast() }));
+    }
+    // SAFETY: the program's own arguments.
+    unsafe { next::io_uring_queue_exit(ring) }
+}
 
 /// Hooks of the bare system calls: the program manages a ring itself, and the library does not see its entries.
 macro_rules! bare_hook {
