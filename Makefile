@@ -85,15 +85,15 @@ remote: FEATURES := remote
 remote: build
 
 ## test: all that a change must pass; 25 to 50 minutes on two cores
-test: export TERRACE_BIN_DIR := $(or $(TERRACE_BIN_DIR),$(CURDIR)/target/tested)
+test: export TERRACE_BIN_DIR := $(or $(TERRACE_BIN_DIR),$(CURDIR)/target/debug)
 test: export TERRACE_SKIPPED := $(CURDIR)/target/skipped
 test: packages-test toolchain
 	@rm -f target/steps target/skipped
 	@bash .ci/step lint $(MAKE) --no-print-directory lint
 	@bash .ci/step tools $(MAKE) --no-print-directory tools
 	@bash .ci/step loom $(MAKE) --no-print-directory loom
-	@bash .ci/step product $(CARGO) build --profile tested --locked $(PRODUCT) $(WITH)
 	# The whole workspace each time, with the tests chosen by their targets: with -p the features of some crates are others, and all above them are built again.
+	@bash .ci/step product $(CARGO) build $(WORKSPACE) --locked
 	@bash .ci/step build $(CARGO) test $(WORKSPACE) --locked --no-run
 	@$(QUICK) bash .ci/step tests $(CARGO) test $(WORKSPACE) --locked
 	# The soak has a run for each tier alone.
