@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build remote test soak sources s3-server xfstests redis-suite bench bench-kv bench-ycsb bench-suites bench-foyer bench-tiers bench-hermes bench-real bench-everyday bench-policies hpc demo install uninstall deb dist header python python-test deps tools lint deny loom clean toolchain
+.PHONY: build remote test soak sources s3-server xfstests redis-suite bench bench-kv bench-ycsb bench-suites bench-foyer bench-tiers bench-hermes bench-databases bench-real bench-everyday bench-policies hpc demo install uninstall deb dist header python python-test deps tools lint deny loom clean toolchain
 
 CARGO ?= cargo
 # First the toolchain that `make toolchain` installs: a distribution's may be too old.
@@ -165,10 +165,18 @@ bench-hermes: packages-hermes build target/cte
 target/cte:
 	python3 -m venv $@ && $@/bin/pip install --quiet iowarp-core==2.3.2 $(wildcard target/wheels/*.whl) || { rm -rf $@; echo "bench-hermes: CTE cannot be installed: its cells are not measured"; }
 
-## bench-real: real programs against the kernel's page cache, in equal memory; two hours and a half; wants a quiet machine
+## bench-databases: PostgreSQL and MariaDB as programs write, plain and under `terrace run --exclusive`, on slow disks and a fast one; six hours, as root; QUICK=1: 12 minutes; wants a quiet machine
+bench-databases: packages-real build
+	out=bench/runs/$$(date -u +%Y%m%dT%H%M)-$$(uname -n)-databases; failed=; \
+	for iops in $(if $(QUICK),3000,3000 1000 0); do \
+		target/release/terrace-bench matrix bench/databases$(if $(QUICK),-quick).toml --iops $$iops --out "$$out/$$iops" || failed=1; \
+	done; \
+	[ -z "$$failed" ]
+
+## bench-real: builds of Linux against the kernel's page cache, in equal memory; an hour; wants a quiet machine
 bench-real: packages-real build
 	out=bench/runs/$$(date -u +%Y%m%dT%H%M)-$$(uname -n)-real; failed=; \
-	for name in real-databases real-build real-build-many; do target/release/terrace-bench matrix bench/$$name.toml --out "$$out/$$name" || failed=1; done; \
+	for name in real-build real-build-many; do target/release/terrace-bench matrix bench/$$name.toml --out "$$out/$$name" || failed=1; done; \
 	[ -z "$$failed" ]
 
 ## bench-everyday: what users try first, against the plain directory; 75 minutes; wants a quiet machine

@@ -23,7 +23,7 @@ as_user() {
 
 # need PROGRAM PACKAGE
 need() {
-    command -v "$1" > /dev/null || { echo "$0: $1 is not there: install $2, or run \`make bench-real\`, which does" >&2; exit 2; }
+    command -v "$1" > /dev/null || { echo "$0: $1 is not there: install $2, or run \`make bench-databases\`, which does" >&2; exit 2; }
 }
 
 # number LABEL < TEXT: the first number behind a label.

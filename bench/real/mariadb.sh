@@ -5,7 +5,8 @@
 # reads to that cache. Without native AIO its reads and writes are ordinary calls; the synchronous reads that a query waits for are so in any case.
 #
 #   mariadb.sh prepare TREE LIMIT_MIB                     makes the tables, and the file that fio reads
-#   mariadb.sh warm TREE LIMIT_MIB LOAD SECONDS SEED      starts the server and warms it up; LOAD is alone or beside
+#   mariadb.sh warm TREE LIMIT_MIB LOAD SECONDS SEED      starts the server and warms it up; LOAD is alone, beside, read-only, or installed
+#                                                         (O_DIRECT and native AIO, as MariaDB is installed, and a pool of a quarter of the limit)
 #   mariadb.sh measure TREE LIMIT_MIB LOAD SECONDS SEED   prints the numbers as JSON
 #   mariadb.sh verify TREE LIMIT_MIB                      rows and tables are all right; stops the server
 #   mariadb.sh check TREE                                 checksums of the files, when nobody serves them any more
@@ -48,7 +49,9 @@ sql() {
 }
 
 oltp() {
-    sysbench oltp_read_write --mysql-socket="$home/sock" --mysql-user=root --mysql-db=sbtest --tables=$tables --table-size=$rows "$@"
+    local mix=oltp_read_write
+    [ "$load" != read-only ] || mix=oltp_read_only
+    sysbench $mix --mysql-socket="$home/sock" --mysql-user=root --mysql-db=sbtest --tables=$tables --table-size=$rows "$@"
 }
 
 # fio reads a file as large as the limit, 32 MiB/s on either side: a faster cache must not make more pressure.
@@ -79,7 +82,11 @@ case $command in
         ;;
     warm)
         rm -rf "${home:?}"/*
-        start --innodb-buffer-pool-size=$((limit_mib / 8 > 8 ? limit_mib / 8 : 8))M
+        if [ "$load" = installed ]; then
+            start --innodb-flush-method=O_DIRECT --innodb-use-native-aio=1 --innodb-buffer-pool-size=$((limit_mib / 4))M
+        else
+            start --innodb-buffer-pool-size=$((limit_mib / 8 > 8 ? limit_mib / 8 : 8))M
+        fi
         run_sysbench
         ;;
     measure)
@@ -87,7 +94,7 @@ case $command in
         transactions=$(number 'transactions:' < "$home/sysbench.out")
         beside=null
         # What fio read a second is an outcome, too: it may have been held back.
-        [ "$load" = alone ] || beside=$(sed -n 's/.*"bw_bytes" : \([0-9]*\).*/\1/p' "$home/beside.json" | head -n 1 | awk '{ print $1 / 1048576 }')
+        [ "$load" != beside ] || beside=$(sed -n 's/.*"bw_bytes" : \([0-9]*\).*/\1/p' "$home/beside.json" | head -n 1 | awk '{ print $1 / 1048576 }')
         printf '{"tps": %s, "latency_ms_mean": %s, "latency_ms_p95": %s, "transactions": %s, "beside_mib_s": %s}\n' \
             "$(awk -v n="$transactions" -v s="$(number 'total time:' < "$home/sysbench.out")" 'BEGIN { print n / s }')" \
             "$(number 'avg:' < "$home/sysbench.out")" "$(number '95th percentile:' < "$home/sysbench.out")" "$transactions" "$beside"

@@ -154,14 +154,8 @@ impl Reader<'_> {
                     }
                 }
             }
-            let bytes = (pages * PAGE_SIZE - in_page).min(len);
-            // SAFETY: bytes <= len.
-            let copied = unsafe {
-                match pages {
-                    1 => self.copy_page(&entries[at], first, in_page, out, bytes),
-                    _ => self.copy_pages(&entries[at..at + pages], first, in_page, out, bytes),
-                }
-            };
+            // SAFETY: `len` bytes at `out` are the caller's buffer.
+            let copied = unsafe { self.copy_frames(&entries[at..at + pages], first, in_page, out, len) };
             if let Some(n) = copied
                 && same_epoch(&self.seg.header().epoch, epoch)
             {
@@ -171,61 +165,43 @@ impl Reader<'_> {
         Step::Unstable
     }
 
-    /// The common case: few instructions between two copies let them overlap. None: the page moved.
+    /// Copies as many of the pages as are in adjacent frames, in one copy. None: a page moved.
     ///
     /// # Safety
-    /// `out` takes `bytes`, which lie in one page.
+    /// `out` takes `len` bytes.
     #[inline]
-    unsafe fn copy_page(
-        self,
-        entry: &AtomicU64,
-        seen: Entry,
-        in_page: usize,
-        out: *mut u8,
-        bytes: usize,
-    ) -> Option<usize> {
-        let frame = self.seg.try_frame(seen.payload())?;
-        // SAFETY: inside the frame. The copy may race with the daemon: a changed entry discards it.
-        unsafe { copy::out_of_frames(frame.add(in_page), out, bytes) };
-        if !unchanged(entry, seen) {
-            return None;
-        }
-        self.touches.touch(seen.payload());
-        Some(bytes)
-    }
-
-    /// Copies as many of the pages as are in adjacent frames, in one copy.
-    ///
-    /// # Safety
-    /// As [`Reader::copy_page`]; `bytes` reach into the last of the pages.
-    unsafe fn copy_pages(
+    unsafe fn copy_frames(
         self,
         entries: &[AtomicU64],
         first: Entry,
         in_page: usize,
         out: *mut u8,
-        bytes: usize,
+        len: usize,
     ) -> Option<usize> {
         let mut seen = [first; BLOCK_PAGES];
-        let mut n = 1;
-        while n < entries.len() {
-            let e = look(&entries[n]);
-            if e.state() != State::Present || e.payload() != first.payload() + n as u32 {
+        let mut pages = 1;
+        while pages < entries.len() {
+            let next = look(&entries[pages]);
+            if next.state() != State::Present || next.payload() != first.payload() + pages as u32 {
                 break;
             }
-            seen[n] = e;
-            n += 1;
+            seen[pages] = next;
+            pages += 1;
         }
-        let bytes = (n * PAGE_SIZE - in_page).min(bytes);
-        // The first frame is mapped if the last one is.
-        self.seg.try_frame(first.payload() + (n as u32 - 1))?;
+        let bytes = (pages * PAGE_SIZE - in_page).min(len);
+        if pages > 1 {
+            // The first frame is mapped if the last one is.
+            self.seg.try_frame(first.payload() + (pages as u32 - 1))?;
+        }
         let frame = self.seg.try_frame(first.payload())?;
-        // SAFETY: the frames are adjacent and in bounds; the race as in `copy_page`.
+        // SAFETY: the frames are adjacent and in bounds. The copy may race with the daemon: a changed entry
+        // discards it.
         unsafe { copy::out_of_frames(frame.add(in_page), out, bytes) };
-        if !entries.iter().zip(&seen[..n]).all(|(entry, &e)| unchanged(entry, e)) {
+        let seen = &seen[..pages];
+        if !entries.iter().zip(seen).all(|(entry, &before)| unchanged(entry, before)) {
             return None;
         }
-        seen[..n].iter().for_each(|e| self.touches.touch(e.payload()));
+        seen.iter().for_each(|page| self.touches.touch(page.payload()));
         Some(bytes)
     }
 }

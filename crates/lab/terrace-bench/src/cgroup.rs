@@ -33,7 +33,7 @@ pub(crate) struct Group {
     io: Option<PathBuf>,
 }
 
-/// Limits of a group's reads and direct writes on a block device.
+/// Limits of a group's reads and writes on a block device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Throttle {
     /// Major and minor number.
@@ -42,6 +42,9 @@ pub(crate) struct Throttle {
     pub(crate) bytes_per_s: Option<u64>,
     /// Requests a second, in either direction.
     pub(crate) iops: Option<u64>,
+    /// No other program uses the device. Version 1 counts the kernel's writeback as the root group's, so the limits
+    /// are the root group's there.
+    pub(crate) is_own: bool,
 }
 
 /// Counters of the group's memory controller.
@@ -150,12 +153,16 @@ fn limit_hits(group: &cgroup::Group) -> Option<u64> {
 
 /// A group made for one run; removed when dropped.
 #[derive(Debug)]
-pub(crate) struct OwnedGroup(Group);
+pub(crate) struct OwnedGroup {
+    group: Group,
+    /// Files and lines that end throttles of the root group.
+    unthrottle: Vec<(PathBuf, String)>,
+}
 
 impl std::ops::Deref for OwnedGroup {
     type Target = Group;
     fn deref(&self) -> &Group {
-        &self.0
+        &self.group
     }
 }
 
@@ -166,7 +173,7 @@ impl OwnedGroup {
     }
 
     fn create_below(root: &Path, name: &str, limit: Option<u64>) -> io::Result<OwnedGroup> {
-        let owned = OwnedGroup(Group::at(root, name, true)?);
+        let owned = OwnedGroup { group: Group::at(root, name, true)?, unthrottle: Vec::new() };
         if owned.dirs().is_empty() {
             return Err(io::Error::other("no control groups here"));
         }
@@ -209,6 +216,12 @@ impl OwnedGroup {
     /// # Errors
     /// There is no I/O controller, or it refuses the device.
     pub(crate) fn throttle(&mut self, throttle: &Throttle) -> io::Result<()> {
+        let lines = throttle.lines(self.version);
+        if throttle.is_own && self.version == Version::V1 {
+            self.unthrottle = throttle.ends();
+            let root = Path::new(ROOT).join("blkio");
+            return lines.iter().try_for_each(|(file, line)| fs::write(root.join(file), line));
+        }
         let name = self.dirs().first().and_then(|dir| dir.file_name()).map(PathBuf::from).unwrap_or_default();
         let dir = match self.version {
             Version::V1 => group_in(&Path::new(ROOT).join("blkio"), &name, true).ok().flatten(),
@@ -220,12 +233,19 @@ impl OwnedGroup {
         };
         let dir =
             dir.ok_or_else(|| io::Error::other("no control group controller for devices (blkio, io)"))?;
-        self.0.io = Some(dir.clone());
-        throttle.lines(self.version).iter().try_for_each(|(file, line)| fs::write(dir.join(file), line))
+        self.group.io = Some(dir.clone());
+        lines.iter().try_for_each(|(file, line)| fs::write(dir.join(file), line))
     }
 }
 
 impl Throttle {
+    /// Files of the root group of version 1, and the lines that end its limits.
+    pub(crate) fn ends(&self) -> Vec<(PathBuf, String)> {
+        let none = Throttle { bytes_per_s: self.bytes_per_s.map(|_| 0), iops: self.iops.map(|_| 0), ..*self };
+        let lines = none.lines(Version::V1).into_iter();
+        lines.map(|(file, line)| (Path::new(ROOT).join("blkio").join(file), line)).collect()
+    }
+
     /// Control files, and the lines to write.
     fn lines(&self, version: Version) -> Vec<(String, String)> {
         let (major, minor) = self.device;
@@ -256,7 +276,7 @@ impl Throttle {
 pub(crate) fn remove(name: &str) -> io::Result<()> {
     let group = Group::at(Path::new(ROOT), name, false)?;
     let dirs: Vec<PathBuf> = group.dirs().into_iter().cloned().collect();
-    let group = OwnedGroup(group);
+    let group = OwnedGroup { group, unthrottle: Vec::new() };
     group.end_all(Path::new(""));
     drop(group);
     match dirs.into_iter().find(|dir| dir.exists()) {
@@ -294,6 +314,9 @@ fn wait_for(seconds: u64, is_so: impl Fn() -> bool) -> bool {
 
 impl Drop for OwnedGroup {
     fn drop(&mut self) {
+        for (file, line) in &self.unthrottle {
+            let _ = fs::write(file, line);
+        }
         if let (Version::V1, Some(dir)) = (self.version, &self.memory) {
             // Otherwise cached file pages would stay charged to a removed group.
             let _ = fs::write(dir.join("memory.force_empty"), "0");
@@ -367,7 +390,8 @@ mod tests {
 
     #[test]
     fn throttles_of_both_versions() {
-        let throttle = Throttle { device: (7, 3), bytes_per_s: Some(1 << 20), iops: Some(500) };
+        let throttle =
+            Throttle { device: (7, 3), bytes_per_s: Some(1 << 20), iops: Some(500), is_own: false };
         let v1 = throttle.lines(Version::V1);
         assert_eq!(v1.len(), 4);
         assert_eq!(v1[0], ("blkio.throttle.read_bps_device".into(), "7:3 1048576".into()));
@@ -410,7 +434,7 @@ mod tests {
     #[test]
     fn processes_left_in_the_group_are_ended() {
         let dir = tempfile::tempdir().unwrap();
-        let owned = OwnedGroup(group(Version::V2, dir.path()));
+        let owned = OwnedGroup { group: group(Version::V2, dir.path()), unthrottle: Vec::new() };
         let mut left = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let mut server = std::process::Command::new("tail").args(["-f", "/dev/null"]).spawn().unwrap();
         let list = |pids: &[u32]| {

@@ -54,8 +54,14 @@ impl Device {
         };
         if spec.kind == DeviceKind::Throttled && (spec.mib_s.is_some() || spec.iops.is_some()) {
             let on = throttled(&device)?;
-            device.throttle =
-                Some(Throttle { device: on, bytes_per_s: spec.mib_s.map(|mib| mib << 20), iops: spec.iops });
+            let bytes_per_s = spec.mib_s.map(|mib| mib << 20);
+            let is_own = spec.base() == Base::Memory;
+            let throttle = Throttle { device: on, bytes_per_s, iops: spec.iops, is_own };
+            if is_own && Path::new("/sys/fs/cgroup/blkio").exists() {
+                let ends = throttle.ends().into_iter().map(|(file, was)| Setup::Value { file, was });
+                ends.map(|value| cleanup.note(value)).collect::<io::Result<()>>()?;
+            }
+            device.throttle = Some(throttle);
             let of = |limit: Option<u64>, unit: &str| {
                 limit.map_or(String::new(), |n| format!(", at most {n} {unit}"))
             };

@@ -40,7 +40,10 @@ pub fn run(options: &Matrix) -> io::Result<u8> {
     terrace_output::signals::catch();
     let named = |e: &dyn std::fmt::Display| io::Error::other(format!("{}: {e}", options.file.display()));
     let text = fs::read_to_string(&options.file).map_err(|e| named(&e))?;
-    let spec = Spec::parse(&text).map_err(|e| named(&e))?;
+    let mut spec = Spec::parse(&text).map_err(|e| named(&e))?;
+    if let Some(iops) = options.iops {
+        spec.device.iops = Some(iops).filter(|&iops| iops > 0);
+    }
     let seed = options.seed.or(spec.seed).unwrap_or_else(|| plan::number_of(&text) >> 32);
     let mut runs = plan::plan(&spec, seed, machine::cpus());
     runs.retain(|run| options.only.as_ref().is_none_or(|only| run.id.contains(only.as_str())));

@@ -15,6 +15,9 @@ pub struct Matrix {
     /// Directory for the data and all set-ups, on the disk to be measured.
     #[arg(long, default_value = "/var/tmp/terrace-bench")]
     pub(crate) dir: PathBuf,
+    /// Requests a second of a throttled device, instead of the file's; 0: not throttled.
+    #[arg(long)]
+    pub(crate) iops: Option<u64>,
     /// Continue with the existing results; refused runs are repeated.
     #[arg(long)]
     pub(crate) resume: bool,
