@@ -55,6 +55,8 @@ pub struct TestMount {
     nofile: u64,
     finished: bool,
     /// The load that keeps the compressed tier of the mount busy, if wanted.
+    /// A presser keeps the instance's tiers busy. Not on a source of the test, which may lack room for its file.
+    presses: bool,
     pressure: Mutex<Option<Pressure>>,
     // Last field: removed after the mount is gone.
     dir: TestDir,
@@ -80,15 +82,16 @@ impl TestMount {
         // TERRACE_PLAIN=1 makes all sides plain directories, to show which failures do not depend on terrace.
         let side = if std::env::var_os("TERRACE_PLAIN").is_some() { Side::Plain } else { side };
         let dir = TestDir::new(&format!("{test}-{side:?}").to_lowercase());
+        let presses = busy::wanted() && src.is_none();
         let src = src.map_or_else(|| dir.sub("src"), Path::to_owned);
         let at = if side.has_mount() { dir.sub("mnt") } else { src.clone() };
         let more = busy::options(dir.path(), options);
         let options = options.iter().map(|o| o.to_string()).chain(more).collect();
-        if busy::wanted() {
+        if presses {
             busy::prepare(&src);
         }
-        let mount =
-            TestMount { side, src, at, options, nofile, finished: false, pressure: Mutex::new(None), dir };
+        let pressure = Mutex::new(None);
+        let mount = TestMount { side, src, at, options, nofile, finished: false, presses, pressure, dir };
         if side.has_mount() {
             mount.mount();
         }
@@ -133,7 +136,7 @@ impl TestMount {
         command.env("TERRACE_TEST_TIER_ALWAYS_FASTER", "1");
         process::run(&mut command, 60).expect_success();
         assert!(self.mounted(), "terrace mount succeeded, but nothing is mounted on {}", self.at.display());
-        if busy::wanted() {
+        if self.presses {
             *self.pressure.lock().expect("held for moments only") = None;
             let mut presser = busy::presser(&self.at);
             if self.side == Side::Preload {
@@ -169,7 +172,7 @@ impl TestMount {
                     .arg(stats)
                     .arg("--");
                 run.env("TERRACE_LARGE_FILE", "0").env("TERRACE_TEST_TIER_ALWAYS_FASTER", "1");
-                if busy::wanted() {
+                if self.presses {
                     busy::beside(&mut run, &self.src);
                 }
                 run.arg(program);
@@ -312,7 +315,7 @@ impl TestMount {
         if let Some(pressure) = self.pressure.lock().expect("held for moments only").take() {
             pressure.stop(self.terraced(), || self.stat());
         }
-        if self.side.runs() && busy::wanted() {
+        if self.side.runs() && self.presses {
             self.stats_of_runs().iter().map(Work::of).fold(Work::default(), Work::and).assert_busy();
         }
     }
