@@ -397,8 +397,8 @@ fn make_device(
         runs.iter().filter_map(|run| Some((run.load.file()?, run.load.file_mib?))).collect();
     let written = runs.iter().map(|run| run.load.written_mib()).max().unwrap_or(0);
     let dir = work.parent().unwrap_or(work);
-    let device =
-        Device::make(&spec.device, dir, work, sets.values().sum::<u64>() + written, options.keep, cleanup)?;
+    let mib = sets.values().sum::<u64>() + written + spec.device.mib;
+    let device = Device::make(&spec.device, dir, work, mib, options.keep, cleanup)?;
     for (file, mib) in &sets {
         let path = device.data.join(file);
         spec.content.make_file(&path, mib << 20, DATA_SEED).map_err(named(&path))?;

@@ -94,6 +94,9 @@ pub(crate) struct DeviceSpec {
     pub(crate) path: Option<PathBuf>,
     /// The storage to throttle.
     pub(crate) on: Option<Base>,
+    /// Room for trees on a device in memory, MiB.
+    #[serde(default)]
+    pub(crate) mib: u64,
     /// Delay of each access, in whole milliseconds (device-mapper's resolution).
     pub(crate) latency_us: Option<u64>,
     /// Maximum MiB a second, for reads and for direct writes.
