@@ -13,8 +13,7 @@ use crate::local::local;
 use crate::table::{self, Writer};
 use crate::{connection, sys};
 use std::ffi::c_int;
-use std::ptr::{from_ref, null_mut};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::Ordering;
 use terrace_shm::writes::{ClientPage, Record, Span};
 
 /// The bytes that a call may change.
@@ -43,37 +42,6 @@ pub(crate) enum Kind {
     /// Counted without a record, in the page of the process if it has one.
     Bare(Option<&'static ClientPage>),
     Record(&'static ClientPage, &'static Record),
-}
-
-/// The kind of a ticket in memory that threads share. Its owner changes alone.
-#[derive(Debug)]
-pub(crate) struct Stored {
-    /// Null: counted without a record.
-    record: AtomicPtr<Record>,
-    page: AtomicPtr<ClientPage>,
-}
-
-impl Stored {
-    pub(crate) const fn new() -> Stored {
-        Stored { record: AtomicPtr::new(null_mut()), page: AtomicPtr::new(null_mut()) }
-    }
-    pub(crate) fn set(&self, kind: Kind) {
-        let (page, record) = match kind {
-            Kind::None => (None, null_mut()),
-            Kind::Bare(page) => (page, null_mut()),
-            Kind::Record(page, record) => (Some(page), from_ref(record).cast_mut()),
-        };
-        let page = page.map_or(null_mut(), |page| from_ref(page).cast_mut());
-        self.page.store(page, Ordering::Relaxed);
-        self.record.store(record, Ordering::Relaxed);
-    }
-    pub(crate) fn kind(&self) -> Kind {
-        // SAFETY: null, or a page and a record of the mapping, which stays.
-        let (page, record) = unsafe {
-            (self.page.load(Ordering::Relaxed).as_ref(), self.record.load(Ordering::Relaxed).as_ref())
-        };
-        page.zip(record).map_or(Kind::Bare(page), |(page, record)| Kind::Record(page, record))
-    }
 }
 
 /// An announced write.

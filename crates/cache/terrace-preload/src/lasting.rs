@@ -9,12 +9,13 @@
 //! A forked child does the same writes, and begins records of its own. A file without a record is given up for
 //! the rest of the run.
 
-use crate::guarded::{self, Kind, Stored, Ticket};
+use crate::guarded::{self, Kind, Ticket};
 use crate::local::local;
 use crate::{connection, directory, quiet, table};
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
-use terrace_shm::writes::Span;
+use std::ptr::{from_ref, null_mut};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use terrace_shm::writes::{ClientPage, Record, Span};
 
 /// Maximum number of lasting writes of a process.
 const ENTRIES_MAX: usize = 64;
@@ -35,7 +36,9 @@ struct Entry {
     /// The write lasts until this descriptor is closed.
     fd: AtomicI32,
     object: AtomicU64,
-    ticket: Stored,
+    /// Null: counted without a record.
+    record: AtomicPtr<Record>,
+    page: AtomicPtr<ClientPage>,
 }
 
 static ENTRIES: [Entry; ENTRIES_MAX] = [const {
@@ -43,7 +46,8 @@ static ENTRIES: [Entry; ENTRIES_MAX] = [const {
         state: AtomicU32::new(state::FREE),
         fd: AtomicI32::new(EXIT),
         object: AtomicU64::new(0),
-        ticket: Stored::new(),
+        record: AtomicPtr::new(null_mut()),
+        page: AtomicPtr::new(null_mut()),
     }
 }; ENTRIES_MAX];
 
@@ -65,6 +69,23 @@ impl Entry {
         self.state.load(Ordering::Acquire) == state::HELD
             && self.fd.load(Ordering::Relaxed) == key
             && self.object.load(Ordering::Relaxed) == object
+    }
+    fn set(&self, kind: Kind) {
+        let (page, record) = match kind {
+            Kind::None => (None, null_mut()),
+            Kind::Bare(page) => (page, null_mut()),
+            Kind::Record(page, record) => (Some(page), from_ref(record).cast_mut()),
+        };
+        let page = page.map_or(null_mut(), |page| from_ref(page).cast_mut());
+        self.page.store(page, Ordering::Relaxed);
+        self.record.store(record, Ordering::Relaxed);
+    }
+    fn kind(&self) -> Kind {
+        // SAFETY: null, or a page and a record of the mapping, which stays.
+        let (page, record) = unsafe {
+            (self.page.load(Ordering::Relaxed).as_ref(), self.record.load(Ordering::Relaxed).as_ref())
+        };
+        page.zip(record).map_or(Kind::Bare(page), |(page, record)| Kind::Record(page, record))
     }
 }
 
@@ -95,7 +116,7 @@ pub(crate) fn hold(fd: c_int, object: u64, until: Until) {
     }
     e.fd.store(key, Ordering::Relaxed);
     e.object.store(object, Ordering::Relaxed);
-    e.ticket.set(ticket.kind);
+    e.set(ticket.kind);
     e.state.store(state::HELD, Ordering::Release);
 }
 
@@ -114,7 +135,7 @@ pub(crate) fn take(fd: c_int) -> Option<Ticket> {
         return None;
     }
     let e = held().find(|e| e.fd.load(Ordering::Relaxed) == fd && e.change(state::HELD, state::BUSY))?;
-    let ticket = Ticket::of(e.ticket.kind());
+    let ticket = Ticket::of(e.kind());
     e.state.store(state::FREE, Ordering::Release);
     Some(ticket)
 }
@@ -155,14 +176,14 @@ pub(crate) fn forked() {
     let span = |e: &Entry| Span::all(e.object.load(Ordering::Relaxed));
     for e in held() {
         writes.begin(None, span(e));
-        e.ticket.set(Kind::Bare(None));
+        e.set(Kind::Bare(None));
     }
     if held().next().is_none() || !connection::register_writer() {
         return;
     }
     for (e, page) in held().filter_map(|e| Some((e, connection::writes_page()?))) {
         let record = writes.begin(Some(page), span(e));
-        e.ticket.set(record.map_or(Kind::Bare(Some(page)), |record| Kind::Record(page, record)));
+        e.set(record.map_or(Kind::Bare(Some(page)), |record| Kind::Record(page, record)));
         writes.finish_bare(None);
     }
 }

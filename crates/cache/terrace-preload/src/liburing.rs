@@ -24,6 +24,8 @@ pub(crate) struct Uring {
     completions: *const Completion,
     _cq_rest: [usize; 4],
     pub(crate) flags: u32,
+    _ring_fd: c_int,
+    features: u32,
 }
 
 /// `struct io_uring_cqe`.
@@ -31,8 +33,14 @@ pub(crate) struct Uring {
 #[repr(C)]
 struct Completion {
     user_data: AtomicU64,
-    _result: [u32; 2],
+    _result: u32,
+    flags: AtomicU32,
 }
+
+/// Flag of a completion: the entry has further ones (CQE_F_MORE).
+pub(crate) const COMPLETION_MORE: u32 = 1 << 1;
+/// A wait with a time limit submits nothing (IORING_FEAT_EXT_ARG).
+const FEATURE_WAITS: u32 = 1 << 8;
 
 /// Completions of another size: CQE32, CQE_MIXED.
 const RING_COMPLETIONS: u32 = 1 << 11 | 1 << 18;
@@ -40,6 +48,14 @@ const RING_COMPLETIONS: u32 = 1 << 11 | 1 << 18;
 impl Uring {
     pub(crate) fn has_small_completions(&self) -> bool {
         self.flags & RING_COMPLETIONS == 0
+    }
+    /// True if a wait with a time limit submits nothing. Another thread may fill entries meanwhile.
+    pub(crate) fn waits_alone(&self) -> bool {
+        self.features & FEATURE_WAITS != 0
+    }
+    /// Identifies the ring: programs may move the structure.
+    pub(crate) fn key(&self) -> usize {
+        self.completions_tail as usize
     }
     /// The end of the queue of completions.
     pub(crate) fn completions_end(&self) -> u32 {
@@ -51,12 +67,13 @@ impl Uring {
         // SAFETY: a ring of liburing. The kernel writes the number once.
         unsafe { *self.completions_max }
     }
-    /// The user data in the place of a completion.
-    pub(crate) fn completion(&self, i: u32) -> u64 {
+    /// User data and flags in the place of a completion.
+    pub(crate) fn completion(&self, i: u32) -> (u64, u32) {
         // SAFETY: a ring of liburing; the mask keeps the place inside the queue.
         unsafe {
             let place = i & *self.completions_mask;
-            (*self.completions.add(place as usize)).user_data.load(Ordering::Relaxed)
+            let completion = &*self.completions.add(place as usize);
+            (completion.user_data.load(Ordering::Relaxed), completion.flags.load(Ordering::Relaxed))
         }
     }
 }

@@ -258,6 +258,11 @@ library! {
     io_uring_peek_batch_cqe(r: *mut c_void, c: *mut c_void, n: c_uint) -> c_int = 0;
     io_uring_get_events(r: *mut c_void) -> c_int = -libc::ENOSYS;
     io_uring_queue_exit(r: *mut c_void) -> () = ();
+    io_uring_register_files(r: *mut c_void, f: *const c_int, n: c_uint) -> c_int = -libc::ENOSYS;
+    io_uring_register_files_tags(r: *mut c_void, f: *const c_int, t: *const c_void, n: c_uint) -> c_int = -libc::ENOSYS;
+    io_uring_register_files_update(r: *mut c_void, at: c_uint, f: *const c_int, n: c_uint) -> c_int = -libc::ENOSYS;
+    io_uring_register_files_update_tag(r: *mut c_void, at: c_uint, f: *const c_int, t: *const c_void, n: c_uint) -> c_int = -libc::ENOSYS;
+    io_uring_register(fd: c_uint, op: c_uint, a: *const c_void, n: c_uint) -> c_int = -libc::ENOSYS;
     io_uring_major_version() -> c_int = 0;
     io_uring_minor_version() -> c_int = 0;
 }

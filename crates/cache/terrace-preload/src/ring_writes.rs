@@ -1,197 +1,268 @@
 //! Writes by rings of liburing, announced from their submission to their completion.
 //!
 //! A program takes completions without a call. So the library finds them later, at the next submission or wait:
-//! those between its last look and the end of the queue. The kernel serves the pages until then. A write that
-//! cannot be told from others in flight lasts until the process ends ([`crate::lasting`]).
+//! those between its last look and the end of the queue. The kernel serves the pages until then. A completion has
+//! its entry's user data only. A write whose user data an entry in flight has, too, lasts until the process ends
+//! ([`crate::lasting`]).
 
-use crate::guarded::{self, Range, Stored, Ticket};
+use crate::guarded::{self, Kind, Range, Ticket};
 use crate::lasting::{self, Until};
-use crate::liburing::Uring;
-use crate::{table, writers};
+use crate::liburing::{COMPLETION_MORE, Uring};
+use crate::{sys, table, writers};
+use std::cell::UnsafeCell;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 
-/// Maximum number of rings.
+/// Maximum number of rings whose completions are followed.
 const RINGS_MAX: usize = 16;
-/// Maximum number of writes in flight.
-const WRITES_MAX: usize = 512;
+/// Writes in flight by a hash of their user data.
+const BUCKETS: usize = 64;
+const BUCKET_PLACES: usize = 16;
+/// Counts of other entries in flight by a hash of their user data.
+const OTHERS: usize = 256;
 /// Completions copied at once.
 const COPIED_MAX: usize = 64;
+/// Attempts at the lock without a pause, and pauses of 1 ms.
+const SPINS: u32 = 1000;
+const NAPS: u32 = 10;
 
 /// A ring of the program.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 struct Ring {
-    /// Address; 0: free.
-    at: AtomicUsize,
-    /// End of the announced submissions.
-    announced: AtomicU32,
+    /// 0: free.
+    key: usize,
+    /// End of the entries that were looked at.
+    submitted: u32,
     /// End of the completions that were looked at.
-    looked: AtomicU32,
-    /// A thread looks at completions.
-    is_locked: AtomicBool,
-}
-
-static RINGS: [Ring; RINGS_MAX] = [const {
-    Ring {
-        at: AtomicUsize::new(0),
-        announced: AtomicU32::new(0),
-        looked: AtomicU32::new(0),
-        is_locked: AtomicBool::new(false),
-    }
-}; RINGS_MAX];
-
-mod state {
-    pub(super) const FREE: u32 = 0;
-    /// A thread fills or empties the entry.
-    pub(super) const BUSY: u32 = 1;
-    pub(super) const IN_FLIGHT: u32 = 2;
+    completed: u32,
+    /// Entries in flight that are not followed.
+    others: [u8; OTHERS],
 }
 
 /// A write in flight.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 struct Write {
-    state: AtomicU32,
-    ring: AtomicUsize,
-    user_data: AtomicU64,
-    ticket: Stored,
+    /// Key of the ring; 0: free.
+    key: usize,
+    user_data: u64,
+    object: u64,
+    kind: Kind,
 }
 
-static WRITES: [Write; WRITES_MAX] = [const {
-    Write {
-        state: AtomicU32::new(state::FREE),
-        ring: AtomicUsize::new(0),
-        user_data: AtomicU64::new(0),
-        ticket: Stored::new(),
+struct State {
+    rings: [Ring; RINGS_MAX],
+    writes: [[Write; BUCKET_PLACES]; BUCKETS],
+}
+
+struct Shared {
+    is_locked: AtomicBool,
+    state: UnsafeCell<State>,
+}
+
+// SAFETY: only the owner of the lock uses the state.
+unsafe impl Sync for Shared {}
+
+/// Whether the program has made a ring.
+static USED: AtomicBool = AtomicBool::new(false);
+
+static SHARED: Shared = Shared { is_locked: AtomicBool::new(false), state: UnsafeCell::new(State::new()) };
+
+/// Runs `f` with the state. None: the lock stays taken, perhaps by the function that a signal has interrupted.
+fn with<T>(f: impl FnOnce(&mut State) -> T) -> Option<T> {
+    for attempt in 0..SPINS + NAPS {
+        if !SHARED.is_locked.swap(true, Ordering::Acquire) {
+            // SAFETY: the lock is this thread's.
+            let result = f(unsafe { &mut *SHARED.state.get() });
+            SHARED.is_locked.store(false, Ordering::Release);
+            return Some(result);
+        }
+        if attempt < SPINS { std::hint::spin_loop() } else { sys::nap(1) }
     }
-}; WRITES_MAX];
+    None
+}
 
-/// One more than the highest entry ever used.
-static USED: AtomicUsize = AtomicUsize::new(0);
+fn hash(user_data: u64) -> usize {
+    (user_data.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as usize
+}
 
-impl Write {
-    fn change(&self, from: u32, to: u32) -> bool {
-        self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+impl State {
+    const fn new() -> State {
+        let ring = Ring { key: 0, submitted: 0, completed: 0, others: [0; OTHERS] };
+        let write = Write { key: 0, user_data: 0, object: 0, kind: Kind::None };
+        State { rings: [ring; RINGS_MAX], writes: [[write; BUCKET_PLACES]; BUCKETS] }
     }
-    fn is_of(&self, ring: usize, user_data: u64) -> bool {
-        self.state.load(Ordering::Acquire) == state::IN_FLIGHT
-            && self.ring.load(Ordering::Relaxed) == ring
-            && self.user_data.load(Ordering::Relaxed) == user_data
+    fn ring(&mut self, key: usize) -> Option<&mut Ring> {
+        self.rings.iter_mut().find(|ring| ring.key == key)
+    }
+    fn bucket(&mut self, user_data: u64) -> &mut [Write; BUCKET_PLACES] {
+        &mut self.writes[hash(user_data) % BUCKETS]
+    }
+    fn write(&mut self, key: usize, user_data: u64) -> Option<&mut Write> {
+        self.bucket(user_data).iter_mut().find(|write| write.key == key && write.user_data == user_data)
+    }
+    fn other(&mut self, key: usize, user_data: u64) -> Option<&mut u8> {
+        self.ring(key).map(|ring| &mut ring.others[hash(user_data) % OTHERS])
+    }
+    /// Enters a write. False: its completion could not be told from another one.
+    fn enter(&mut self, new: Write) -> bool {
+        let is_alone = self.write(new.key, new.user_data).is_none()
+            && self.other(new.key, new.user_data).is_some_and(|others| *others == 0);
+        let free = self.bucket(new.user_data).iter_mut().find(|write| write.key == 0);
+        match free.filter(|_| is_alone) {
+            Some(free) => *free = new,
+            None => return false,
+        }
+        true
+    }
+    /// Counts another entry. A write with the same user data is not followed any more.
+    fn note_other(&mut self, key: usize, user_data: u64) {
+        if let Some(write) = self.write(key, user_data) {
+            hold(write);
+        }
+        // A full count stays.
+        if let Some(others) = self.other(key, user_data) {
+            *others = others.saturating_add(1);
+        }
+    }
+    fn complete(&mut self, key: usize, user_data: u64) {
+        if let Some(write) = self.write(key, user_data) {
+            write.key = 0;
+            guarded::end(Ticket::of(write.kind), 0);
+        } else if let Some(others) =
+            self.other(key, user_data).filter(|others| (1..u8::MAX).contains(*others))
+        {
+            *others -= 1;
+        }
+    }
+    /// The completions of a ring's writes are not known any more.
+    fn abandon(&mut self, key: usize) {
+        self.writes.iter_mut().flatten().filter(|write| write.key == key).for_each(hold);
+    }
+    /// Ends the writes that have completed since the last look.
+    fn collect(&mut self, uring: &Uring) {
+        let key = uring.key();
+        let mut copied = [(0, 0); COPIED_MAX];
+        while let Some(ring) = self.ring(key) {
+            let (from, end) = (ring.completed, uring.completions_end());
+            let n = end.wrapping_sub(from).min(COPIED_MAX as u32);
+            let copied = &mut copied[..n as usize];
+            for (i, copy) in copied.iter_mut().enumerate() {
+                *copy = uring.completion(from.wrapping_add(i as u32));
+            }
+            fence(Ordering::Acquire);
+            let end = uring.completions_end();
+            // The kernel may have written over completions.
+            let is_late = end.wrapping_sub(from) >= uring.completions_max() && n > 0;
+            ring.completed = if is_late { end } else { from.wrapping_add(n) };
+            if is_late {
+                ring.others = [u8::MAX; OTHERS];
+                return self.abandon(key);
+            }
+            if n == 0 {
+                return;
+            }
+            for &(user_data, _) in copied.iter().filter(|(_, flags)| flags & COMPLETION_MORE == 0) {
+                self.complete(key, user_data);
+            }
+        }
     }
 }
 
-fn find(ring: usize, user_data: u64) -> Option<&'static Write> {
-    WRITES[..USED.load(Ordering::Acquire)].iter().find(|write| write.is_of(ring, user_data))
+/// Lets a write last until the process ends.
+fn hold(write: &mut Write) {
+    write.key = 0;
+    lasting::hold(NO_FD, write.object, Until::Exit);
+    guarded::end(Ticket::of(write.kind), 0);
 }
 
-fn ring_at(ring: &Uring) -> Option<&'static Ring> {
-    let at = std::ptr::from_ref(ring) as usize;
-    RINGS.iter().find(|known| known.at.load(Ordering::Acquire) == at)
-}
+/// The descriptor of a write in flight may be another file's by now.
+const NO_FD: c_int = -1;
 
-/// Enters a new ring. False: its writes cannot be followed.
-pub(crate) fn made(ring: &Uring) -> bool {
-    ended(ring);
-    let at = std::ptr::from_ref(ring) as usize;
-    let enter =
-        |free: &&Ring| free.at.compare_exchange(0, usize::MAX, Ordering::Acquire, Ordering::Relaxed).is_ok();
-    let Some(free) = ring.has_small_completions().then(|| RINGS.iter().find(enter)).flatten() else {
-        return false;
-    };
-    free.announced.store(ring.head, Ordering::Relaxed);
-    free.looked.store(ring.completions_end(), Ordering::Relaxed);
-    free.at.store(at, Ordering::Release);
-    true
+/// Enters a new ring. Writes of a ring without a place last until the process ends.
+pub(crate) fn made(uring: &Uring) {
+    USED.store(true, Ordering::Relaxed);
+    ended(uring);
+    with(|state| {
+        if let Some(free) = uring.has_small_completions().then(|| state.ring(0)).flatten() {
+            let (submitted, completed) = (uring.head, uring.completions_end());
+            *free = Ring { key: uring.key(), submitted, completed, others: [0; OTHERS] };
+        }
+    });
 }
 
 /// A ring ends. Its writes in flight last until the process ends.
-pub(crate) fn ended(ring: &Uring) {
-    if let Some(known) = ring_at(ring) {
-        collect(ring);
-        let at = known.at.swap(0, Ordering::AcqRel);
-        abandon(at);
-    }
-}
-
-/// The completions of a ring's writes are not known any more.
-fn abandon(ring: usize) {
-    let its = |write: &&Write| write.ring.load(Ordering::Relaxed) == ring;
-    WRITES.iter().filter(its).for_each(|write| write.ring.store(0, Ordering::Relaxed));
-}
-
-/// A submitted write.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Submitted {
-    pub(crate) fd: c_int,
-    pub(crate) range: Range,
-    pub(crate) user_data: u64,
-    /// The end of its ring's submissions, if it is the last one.
-    pub(crate) end: u32,
-    /// A completion shows its end.
-    pub(crate) completes: bool,
-}
-
-/// Announces a write before its submission, once.
-pub(crate) fn announce(ring: &Uring, write: Submitted) {
-    let known = ring_at(ring);
-    if let Some(known) = known {
-        // A wait may leave entries unsubmitted, and they are seen again.
-        if known.announced.load(Ordering::Relaxed).wrapping_sub(write.end) as i32 >= 0 {
-            return;
+pub(crate) fn ended(uring: &Uring) {
+    with(|state| {
+        state.collect(uring);
+        state.abandon(uring.key());
+        if let Some(ring) = state.ring(uring.key()) {
+            ring.key = 0;
         }
-        known.announced.store(write.end, Ordering::Relaxed);
+    });
+}
+
+/// In the child of a fork: the writes are the parent's.
+pub(crate) fn forked() {
+    if !USED.load(Ordering::Relaxed) {
+        return;
     }
-    let Some(object) = writers::object(write.fd) else { return };
-    let at = std::ptr::from_ref(ring) as usize;
-    let is_told_apart = write.completes && known.is_some() && find(at, write.user_data).is_none();
-    let free = WRITES.iter().position(|write| is_told_apart && write.change(state::FREE, state::BUSY));
-    let (Some(free), Some(writer)) = (free, table::writer(write.fd)) else {
-        if let Some(free) = free {
-            WRITES[free].state.store(state::FREE, Ordering::Release);
-        }
-        return lasting::hold(write.fd, object, Until::Exit);
-    };
-    USED.fetch_max(free + 1, Ordering::AcqRel);
-    let entry = &WRITES[free];
-    entry.ring.store(at, Ordering::Relaxed);
-    entry.user_data.store(write.user_data, Ordering::Relaxed);
-    entry.ticket.set(guarded::begin(write.fd, writer, write.range).kind);
-    entry.state.store(state::IN_FLIGHT, Ordering::Release);
+    // SAFETY: the child has one thread. A thread of the parent may have had the lock.
+    let state = unsafe { &mut *SHARED.state.get() };
+    state.rings.iter_mut().for_each(|ring| ring.key = 0);
+    state.writes.iter_mut().flatten().for_each(|write| write.key = 0);
+    SHARED.is_locked.store(false, Ordering::Release);
 }
 
 /// Ends the writes that have completed since the last look.
-pub(crate) fn collect(ring: &Uring) {
-    let Some(known) = ring_at(ring) else { return };
-    while known.is_locked.swap(true, Ordering::Acquire) {
-        std::hint::spin_loop();
+pub(crate) fn collect(uring: &Uring) {
+    with(|state| state.collect(uring));
+}
+
+/// True if the entry before `end` was not looked at before. A wait may leave entries unsubmitted, and they are
+/// seen again.
+pub(crate) fn is_new(uring: &Uring, end: u32) -> bool {
+    let is_new = with(|state| {
+        let Some(ring) = state.ring(uring.key()) else { return true };
+        let pending = uring.tail.wrapping_sub(uring.head);
+        if ring.submitted.wrapping_sub(uring.head) > pending {
+            ring.submitted = uring.head;
+        }
+        let is_new = end.wrapping_sub(uring.head) > ring.submitted.wrapping_sub(uring.head);
+        if is_new {
+            ring.submitted = end;
+        }
+        is_new
+    });
+    is_new.unwrap_or(true)
+}
+
+/// Looks at a new entry that changes no file.
+pub(crate) fn note_other(uring: &Uring, user_data: u64) {
+    let is_noted = with(|state| state.note_other(uring.key(), user_data));
+    if is_noted.is_none() {
+        writers::hold_all();
     }
-    let mut copied = [0; COPIED_MAX];
-    let at = std::ptr::from_ref(ring) as usize;
-    loop {
-        let looked = known.looked.load(Ordering::Relaxed);
-        let end = ring.completions_end();
-        let n = (end.wrapping_sub(looked) as usize).min(COPIED_MAX);
-        for (i, user_data) in copied[..n].iter_mut().enumerate() {
-            *user_data = ring.completion(looked.wrapping_add(i as u32));
+}
+
+/// Announces a new entry that writes to a descriptor. `completes`: a completion shows its end.
+pub(crate) fn announce(uring: &Uring, fd: c_int, range: Range, user_data: u64, completes: bool) {
+    let Some(writer) = table::writer(fd) else {
+        note_other(uring, user_data);
+        // A number without a place in the table has no mark.
+        if let Some(object) = writers::object(fd).filter(|_| !table::has_place(fd)) {
+            lasting::hold(fd, object, Until::Exit);
         }
-        fence(Ordering::Acquire);
-        // Beyond it, the kernel has written over completions.
-        if ring.completions_end().wrapping_sub(looked) > ring.completions_max() {
-            abandon(at);
-            known.looked.store(ring.completions_end(), Ordering::Relaxed);
-            break;
+        return;
+    };
+    let kind = guarded::begin(fd, writer, range).kind;
+    let write = Write { key: uring.key(), user_data, object: writer.object, kind };
+    let is_announced = !matches!(kind, Kind::None);
+    let is_followed = is_announced && completes && with(|state| state.enter(write)) == Some(true);
+    if !is_followed {
+        note_other(uring, user_data);
+        if !matches!(range, Range::At { len: 0, .. }) {
+            lasting::hold(fd, writer.object, Until::Exit);
         }
-        for &user_data in &copied[..n] {
-            if let Some(write) = find(at, user_data)
-                && write.change(state::IN_FLIGHT, state::BUSY)
-            {
-                guarded::end(Ticket::of(write.ticket.kind()), 0);
-                write.state.store(state::FREE, Ordering::Release);
-            }
-        }
-        known.looked.store(looked.wrapping_add(n as u32), Ordering::Relaxed);
-        if n < COPIED_MAX {
-            break;
-        }
+        guarded::end(Ticket::of(kind), 0);
     }
-    known.is_locked.store(false, Ordering::Release);
 }

@@ -8,9 +8,8 @@
 
 use crate::guarded::Range;
 use crate::liburing::{Entry, Uring};
-use crate::ring_writes::{self, Submitted};
 use crate::sys;
-use crate::{connection, directory, helper, leased, read, table, writers};
+use crate::{connection, directory, helper, leased, read, ring_writes, table, writers};
 use libc::iovec;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -103,6 +102,8 @@ pub(crate) unsafe fn look(ring: *const Uring) {
         }
         match entry.opcode {
             // For a descriptor of the library, the close returns EBADF.
+            // The kernel may cancel it: then a writer's mark must stay.
+            OP_CLOSE if announces && table::writer(entry.fd).is_some() => table::dismiss(entry.fd),
             OP_CLOSE if entry.file_index == 0 && !helper::may_close(entry.fd) => entry.fd = -1,
             OP_READ | OP_READV if answers && !linked && !DRAINED.load(Ordering::Relaxed) => {
                 // SAFETY: the program's buffers.
@@ -110,14 +111,13 @@ pub(crate) unsafe fn look(ring: *const Uring) {
                     entry.complete_with(n);
                 }
             }
-            OP_WRITE | OP_WRITEV | OP_WRITE_FIXED if announces && entry.flags & ENTRY_FIXED_FILE == 0 => {
-                ring_writes::announce(ring, entry.write(at.wrapping_add(1)));
-            }
-            operation if announces && !OP_HARMLESS.contains(&operation) => writers::hold_all(),
             _ => {}
         }
         linked = entry.flags & ENTRY_LINKS != 0;
         at = at.wrapping_add(1);
+        if announces && ring_writes::is_new(ring, at) {
+            announce(ring, entry);
+        }
     }
 }
 
@@ -146,20 +146,34 @@ unsafe fn answer(entry: &Entry) -> Option<u32> {
     u32::try_from(n).ok()
 }
 
+/// Announces the change that an entry makes.
+fn announce(ring: &Uring, entry: &Entry) {
+    match entry.opcode {
+        OP_WRITE | OP_WRITEV | OP_WRITE_FIXED if entry.flags & ENTRY_FIXED_FILE == 0 => {
+            let completes = entry.flags & ENTRY_SKIPS == 0;
+            ring_writes::announce(ring, entry.fd, entry.written(), entry.user_data, completes);
+        }
+        operation => {
+            if !OP_HARMLESS.contains(&operation) {
+                writers::hold_all();
+            }
+            ring_writes::note_other(ring, entry.user_data);
+        }
+    }
+}
+
 impl Entry {
-    /// The write of the entry before `end`.
-    fn write(&self, end: u32) -> Submitted {
+    /// The bytes that a write may change.
+    fn written(&self) -> Range {
         let appends = self.op_flags & WRITE_APPENDS != 0;
         let len = match self.opcode {
             OP_WRITEV => self.vectors_len(),
             _ => Some(self.len as usize),
         };
-        let range = match (i64::try_from(self.offset), len) {
+        match (i64::try_from(self.offset), len) {
             (Ok(offset), Some(len)) if !appends => Range::At { offset, len },
             _ => Range::All,
-        };
-        let completes = self.flags & ENTRY_SKIPS == 0;
-        Submitted { fd: self.fd, range, user_data: self.user_data, end, completes }
+        }
     }
     /// Bytes of the entry's vectors.
     fn vectors_len(&self) -> Option<usize> {

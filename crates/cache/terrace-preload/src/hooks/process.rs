@@ -10,7 +10,7 @@
 
 use super::guard::guard;
 use crate::local::local;
-use crate::{closing, connection, lasting, next, table};
+use crate::{closing, connection, directory, lasting, next, ring_writes, table, writers};
 use libc::{c_int, c_long};
 
 /// Hooks every fork inside libc, also those of daemon() and forkpty(). Called once, from .init_array.
@@ -26,6 +26,7 @@ unsafe extern "C" fn before_fork() {
 fn forked() {
     connection::forked();
     lasting::forked();
+    ring_writes::forked();
 }
 
 unsafe extern "C" fn in_child() {
@@ -125,6 +126,11 @@ fn before_rare(n: c_long, args: [usize; 6]) {
         libc::SYS_fork => table::share_all(),
         // A ring can close descriptors unseen.
         libc::SYS_io_uring_setup => closing::turn_off(),
+        libc::SYS_io_uring_register
+            if directory::announces_writes() && super::uring::REGISTERS_FILES.contains(&(args[1] as u32)) =>
+        {
+            writers::hold_all();
+        }
         // Modes strict and filter. Without a filter it is a query.
         libc::SYS_seccomp if args[0] == 0 || args[0] == 1 && args[2] != 0 => closing::fall_silent(),
         _ => {}
@@ -278,7 +284,7 @@ mod stubs {
         }
     }
 
-    const OTHERS: [c_long; 17] = [
+    const OTHERS: [c_long; 18] = [
         libc::SYS_close,
         libc::SYS_mmap,
         libc::SYS_dup,
@@ -295,6 +301,7 @@ mod stubs {
         libc::SYS_seccomp,
         libc::SYS_execveat,
         libc::SYS_io_uring_setup,
+        libc::SYS_io_uring_register,
         libc::SYS_close_range,
     ];
 

@@ -2,6 +2,7 @@
 //! itself.
 
 use super::guard::guard;
+use crate::liburing::Uring;
 use crate::local::local;
 use crate::{closing, connection, directory, next, ring_writes, uring, writers};
 use libc::{c_int, c_uint, c_void};
@@ -18,8 +19,8 @@ unsafe fn made(ring: *const c_void, ret: c_int) {
             let version = (next::io_uring_major_version(), next::io_uring_minor_version());
             if !uring::made(ring.cast(), ret, version) {
                 closing::turn_off();
-            } else if ret >= 0 && directory::announces_writes() && !ring_writes::made(&*ring.cast()) {
-                writers::hold_all();
+            } else if ret >= 0 && directory::announces_writes() {
+                ring_writes::made(&*ring.cast());
             }
         }
     });
@@ -65,17 +66,14 @@ submit_hook!(io_uring_submit_and_wait_timeout(ring: *mut c_void, c: *mut c_void,
 submit_hook!(io_uring_submit_and_wait_min_timeout(ring: *mut c_void, c: *mut c_void, n: c_uint, t: *mut c_void, min: c_uint, m: *mut c_void));
 submit_hook!(io_uring_submit_and_wait_reg(ring: *mut c_void, c: *mut c_void, n: c_uint, at: c_int));
 submit_hook!(io_uring_submit_and_get_events(ring: *mut c_void));
-submit_hook!(io_uring_wait_cqes(ring: *mut c_void, c: *mut c_void, n: c_uint, t: *mut c_void, m: *mut c_void));
-submit_hook!(io_uring_wait_cqes_min_timeout(ring: *mut c_void, c: *mut c_void, n: c_uint, t: *mut c_void, min: c_uint, m: *mut c_void));
-submit_hook!(io_uring_wait_cqe_timeout(ring: *mut c_void, c: *mut c_void, t: *mut c_void));
 
-/// Hooks of functions that wait for completions without a submission.
+/// Hooks of functions that wait for completions. Those with a time limit submit entries on an old kernel.
 macro_rules! wait_hook {
-    ($name:ident($ring:ident: *mut c_void $(, $arg:ident: $t:ty)*)) => {
+    ($name:ident($ring:ident: *mut c_void $(, $arg:ident: $t:ty)*) submits $submits:expr) => {
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($ring: *mut c_void $(, $arg: $t)*) -> c_int {
             // SAFETY: the program's own ring.
-            unsafe { collect($ring) };
+            unsafe { before_wait($ring, $submits) };
             // SAFETY: the program's own arguments.
             let ret = unsafe { next::$name($ring $(, $arg)*) };
             // SAFETY: the program's own ring.
@@ -84,9 +82,45 @@ macro_rules! wait_hook {
         }
     };
 }
-wait_hook!(__io_uring_get_cqe(ring: *mut c_void, c: *mut c_void, n: c_uint, wait: c_uint, m: *mut c_void));
-wait_hook!(io_uring_peek_batch_cqe(ring: *mut c_void, c: *mut c_void, n: c_uint));
-wait_hook!(io_uring_get_events(ring: *mut c_void));
+wait_hook!(__io_uring_get_cqe(ring: *mut c_void, c: *mut c_void, n: c_uint, wait: c_uint, m: *mut c_void) submits false);
+wait_hook!(io_uring_peek_batch_cqe(ring: *mut c_void, c: *mut c_void, n: c_uint) submits false);
+wait_hook!(io_uring_get_events(ring: *mut c_void) submits false);
+wait_hook!(io_uring_wait_cqes(ring: *mut c_void, c: *mut c_void, n: c_uint, t: *mut c_void, m: *mut c_void) submits true);
+wait_hook!(io_uring_wait_cqes_min_timeout(ring: *mut c_void, c: *mut c_void, n: c_uint, t: *mut c_void, min: c_uint, m: *mut c_void)
+    submits true);
+wait_hook!(io_uring_wait_cqe_timeout(ring: *mut c_void, c: *mut c_void, t: *mut c_void) submits true);
+
+/// Looks at entries that a wait may submit.
+unsafe fn before_wait(ring: *mut c_void, submits: bool) {
+    // SAFETY: a ring of liburing, as the program's call shows.
+    unsafe {
+        if submits && !(*ring.cast::<Uring>()).waits_alone() {
+            guard(|| (!local().vforked()).then(|| uring::look(ring.cast())));
+        } else {
+            collect(ring);
+        }
+    }
+}
+
+/// Hooks of functions that register files: the library does not see which file such an entry writes.
+macro_rules! register_hook {
+    ($name:ident($($arg:ident: $t:ty),*) -> $r:ty, if $when:expr) => {
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name($($arg: $t),*) -> $r {
+            guard(|| ($when && directory::announces_writes() && !local().vforked()).then(writers::hold_all));
+            // SAFETY: the program's own arguments.
+            unsafe { next::$name($($arg),*) }
+        }
+    };
+}
+register_hook!(io_uring_register_files(ring: *mut c_void, f: *const c_int, n: c_uint) -> c_int, if true);
+register_hook!(io_uring_register_files_tags(ring: *mut c_void, f: *const c_int, t: *const c_void, n: c_uint) -> c_int, if true);
+register_hook!(io_uring_register_files_update(ring: *mut c_void, at: c_uint, f: *const c_int, n: c_uint) -> c_int, if true);
+register_hook!(io_uring_register_files_update_tag(ring: *mut c_void, at: c_uint, f: *const c_int, t: *const c_void, n: c_uint) -> c_int, if true);
+register_hook!(io_uring_register(fd: c_uint, op: c_uint, a: *const c_void, n: c_uint) -> c_int, if REGISTERS_FILES.contains(&op));
+
+/// IORING_REGISTER_FILES, _FILES_UPDATE, _FILES2, _FILES_UPDATE2.
+pub(super) const REGISTERS_FILES: [c_uint; 4] = [2, 6, 13, 14];
 
 /// Ends announced writes that have completed.
 unsafe fn collect(ring: *mut c_void) {

@@ -57,6 +57,70 @@ static void wait_for(unsigned n)
     }
 }
 
+static void fill(unsigned char *out, uint64_t number)
+{
+    for (int at = 0; at < PAGE; at += 8)
+        memcpy(out + at, &number, 8);
+}
+
+/* A write that waits for a pipe, among entries with its name that complete before. An entry of no bytes. */
+static void equal_names(int fd)
+{
+    for (int round = 0; round < 20; round++) {
+        int ends[2], page = any(PAGES);
+        char byte;
+        CHECK(pipe(ends) == 0);
+        fill(buf[0], ++last);
+        struct io_uring_sqe *sqe[5];
+        for (int i = 0; i < 5; i++)
+            CHECK(sqe[i] = io_uring_get_sqe(&ring));
+        io_uring_prep_read(sqe[0], ends[0], &byte, 1, 0);
+        io_uring_prep_write(sqe[1], fd, buf[0], 0, 0);
+        io_uring_prep_nop(sqe[2]);
+        /* The last write waits for this one. */
+        io_uring_prep_poll_add(sqe[3], ends[0], 1);
+        sqe[3]->flags |= IOSQE_IO_LINK;
+        io_uring_prep_write(sqe[4], fd, buf[0], PAGE, (uint64_t)page * PAGE);
+        for (int i = 0; i < 5; i++)
+            sqe[i]->user_data = i < 2;
+        CHECK(io_uring_submit(&ring) == 5);
+        struct io_uring_cqe *cqe;
+        for (int i = 0; i < 2; i++) {
+            CHECK(io_uring_wait_cqe(&ring, &cqe) == 0);
+            io_uring_cqe_seen(&ring, cqe);
+        }
+        io_uring_peek_batch_cqe(&ring, &cqe, 1);
+        check(fd, page);
+        usleep(20000);
+        check(fd, page);
+        CHECK(write(ends[1], "xx", 2) == 2);
+        for (int i = 0; i < 3; i++) {
+            CHECK(io_uring_wait_cqe(&ring, &cqe) == 0);
+            io_uring_cqe_seen(&ring, cqe);
+        }
+        truth[page] = last;
+        check(fd, page);
+        close(ends[0]), close(ends[1]);
+    }
+}
+
+/* A file of the ring's own table, whose descriptor is closed. */
+static void registered(const char *path, int fd)
+{
+    int own = open(path, O_RDWR), page;
+    CHECK(own >= 0 && io_uring_register_files(&ring, &own, 1) == 0 && close(own) == 0);
+    for (int round = 0; round < 20; round++) {
+        page = any(PAGES);
+        fill(buf[0], truth[page] = ++last);
+        struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
+        io_uring_prep_write(sqe, 0, buf[0], PAGE, (uint64_t)page * PAGE);
+        sqe->flags |= IOSQE_FIXED_FILE;
+        CHECK(io_uring_submit(&ring) == 1);
+        wait_for(1);
+        check(fd, page);
+    }
+}
+
 int main(int argc, char **argv)
 {
     CHECK(argc == 4);
@@ -79,8 +143,7 @@ int main(int argc, char **argv)
             struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
             CHECK(sqe);
             truth[first + i] = ++last;
-            for (int at = 0; at < PAGE; at += 8)
-                memcpy(buf[i] + at, &last, 8);
+            fill(buf[i], last);
             vector[i][0] = (struct iovec){buf[i], PAGE / 2};
             vector[i][1] = (struct iovec){buf[i] + PAGE / 2, PAGE / 2};
             if (any(2))
@@ -106,6 +169,10 @@ int main(int argc, char **argv)
             CHECK(waitpid(child, &status, 0) == child && status == 0);
         }
     }
+    equal_names(fds[0]);
+    io_uring_queue_exit(&ring);
+    CHECK(io_uring_queue_init(DEPTH, &ring, 0) == 0);
+    registered(argv[1], fds[0]);
     io_uring_queue_exit(&ring);
     return 0;
 }
