@@ -5,7 +5,6 @@ use crate::file::object::Object;
 use crate::file::source::DataFd;
 use crate::tier::trouble;
 use std::io;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use terrace_io::{IoVec, ReadOp};
@@ -34,12 +33,12 @@ pub(crate) fn read_frames(cx: &Context, o: &Object, first: u64, frames: &[u32]) 
     Ok(())
 }
 
-/// [`read_frames`] from the kernel's page cache alone, without I/O. False: the page cache lacks a page, or the file
-/// ends before.
+/// [`read_frames`] from the kernel's page cache alone, without I/O, by the object's own descriptor. False: the page
+/// cache lacks a page, the file ends before, or the descriptor is an O_PATH one, as with a mount.
 pub(crate) fn read_cached(cx: &Context, o: &Object, first: u64, frames: &[u32]) -> bool {
-    let Ok(fd) = o.source().cached_reader() else { return false };
     // SAFETY: no other thread writes the frames, and readers of an old entry discard their copies.
-    let is_read = unsafe { terrace_io::read_cached(fd.as_fd(), first * PAGE, &vectors(cx, frames)) };
+    let is_read =
+        unsafe { terrace_io::read_cached(o.source().as_path(), first * PAGE, &vectors(cx, frames)) };
     source_read();
     is_read
 }
