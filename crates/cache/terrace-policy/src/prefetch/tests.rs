@@ -18,13 +18,15 @@ struct File {
 }
 
 impl File {
-    /// Reads `pages` at `first`; true if all of them were in memory.
+    /// Reads `pages` at `first`; true if all of them were in memory. A miss begins at the first absent page.
     fn read(&mut self, first: u64, pages: u64, limits: Limits) -> bool {
-        let hit = (first..first + pages).all(|page| self.here.contains(&page));
+        let cached = (first..first + pages).take_while(|page| self.here.contains(page)).count() as u64;
+        let hit = cached == pages;
         if !hit {
             self.misses += 1;
             let used = &self.used;
-            let spans = self.prefetcher.miss(first, pages, limits, |page| used.contains(&page));
+            let spans =
+                self.prefetcher.miss(first + cached, pages - cached, limits, |page| used.contains(&page));
             for page in spans.iter().flat_map(|span| span.first..span.end()) {
                 assert!(page < limits.file_pages);
                 self.ahead += u64::from(self.here.insert(page));
