@@ -71,7 +71,7 @@ fn silent_or_slow_server_holds_up_nobody_for_long() {
     server.set(Mode::Dead);
     let longest = w.read_all(&life);
     assert!(longest < LONGEST, "a reader waited {longest:?}");
-    assert!(w.row(&life).state.starts_with("off: no answer within "), "{:?}", w.row(&life));
+    assert!(w.row(&life).state.starts_with("off: the store gave no answer within "), "{:?}", w.row(&life));
     server.set(Mode::Slow);
     wait_until("the store", || w.row(&life).state == "serving");
     w.work(&life, &mut rng, 200, 20);
