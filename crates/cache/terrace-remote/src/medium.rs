@@ -233,6 +233,7 @@ impl Medium for RemoteMedium {
 
     fn close(&self) {
         if self.end()
+            && !self.0.health.is_lost()
             && let Err(failed) = self.0.lease.give_back(&self.0.store)
         {
             tracing::warn!(

@@ -162,11 +162,16 @@ fn note_client_reads(cx: &Context) {
     }
 }
 
-/// Ends the targets with the instance: writes the hottest pages of DRAM to them, and leaves them clean.
+/// Ends the targets with the instance. Targets that were given up are closed, too: a store's lock is released.
 pub(crate) fn close(cx: &Context) {
-    if !cx.state.lock().targets.as_ref().is_some_and(Targets::is_on) {
-        return;
+    if cx.state.lock().targets.as_ref().is_some_and(Targets::is_on) {
+        leave_clean(cx);
     }
+    cx.devices.all().iter().for_each(|device| device.medium().close());
+}
+
+/// Writes the hottest pages of DRAM to the targets, and leaves them clean.
+fn leave_clean(cx: &Context) {
     hibernate::hibernate(cx);
     // Files written just now get their identity after a pause. One pause covers all targets.
     if cx
@@ -193,7 +198,5 @@ pub(crate) fn close(cx: &Context) {
         if ended && let Err(e) = superblock::end(&**device.medium(), writer.superblock_mut(), now(cx)) {
             append::give_up(cx, device.number(), &e);
         }
-        drop(writer);
-        device.medium().close();
     }
 }
