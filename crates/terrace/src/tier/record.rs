@@ -4,7 +4,7 @@
 //! record names them by number. The record is replaced atomically before each change. A target recorded as
 //! removed is gone for the next terraced, however many pages were moved.
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +34,9 @@ pub(crate) struct Entry {
     fd: RawFd,
     table: RawFd,
     table_read_only: RawFd,
+    /// Device and inode of each. A terraced that is killed at the end of a removal has closed the descriptors, and
+    /// their numbers may be other files'.
+    files: [Option<(u64, u64)>; 3],
     /// The instance created the file.
     made: bool,
     /// A removal has begun.
@@ -45,18 +48,30 @@ impl Entry {
     pub(crate) fn of(held: &OpenTarget) -> Option<Entry> {
         let table = held.table.as_ref()?;
         let speed = held.device.speed;
+        let fds = [held.target.fd.as_raw_fd(), table.fd().as_raw_fd(), table.read_only().as_raw_fd()];
         Some(Entry {
             number: held.number,
             first_region: held.first_region,
             device: held.device.clone(),
             read_ns: speed.map(|speed| speed.read.as_nanos() as u64),
             write_bytes: speed.map(|speed| speed.write_bytes),
-            fd: held.target.fd.as_raw_fd(),
-            table: table.fd().as_raw_fd(),
-            table_read_only: table.read_only().as_raw_fd(),
+            fd: fds[0],
+            table: fds[1],
+            table_read_only: fds[2],
+            files: fds.map(file_of),
             made: held.made,
             removed: held.removed,
         })
+    }
+
+    fn fds(&self) -> [RawFd; 3] {
+        [self.fd, self.table, self.table_read_only]
+    }
+
+    /// True if the descriptors are still those of the target.
+    fn is_open(&self) -> bool {
+        let is_same = |(fd, file): (RawFd, Option<(u64, u64)>)| file.is_some() && file_of(fd) == file;
+        self.fds().into_iter().zip(self.files).all(is_same)
     }
 
     /// Takes over the target and its descriptors in the next terraced.
@@ -78,6 +93,13 @@ impl Entry {
     }
 }
 
+/// Device and inode of a descriptor's file. None: it is closed.
+fn file_of(fd: RawFd) -> Option<(u64, u64)> {
+    // SAFETY: only for fstat, which answers EBADF for a closed descriptor.
+    let stat = rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(fd) }).ok()?;
+    Some((stat.st_dev, stat.st_ino))
+}
+
 fn read(instance: &Instance) -> Option<Vec<Entry>> {
     serde_json::from_slice(&std::fs::read(instance.path(NAME)).ok()?).ok()
 }
@@ -90,7 +112,7 @@ pub(crate) fn paths(instance: &Instance) -> Option<Vec<PathBuf>> {
 
 pub(crate) fn descriptors(instance: &Instance) -> Vec<RawFd> {
     let all = read(instance).unwrap_or_default();
-    all.iter().flat_map(|entry| [entry.fd, entry.table, entry.table_read_only]).collect()
+    all.iter().filter(|entry| entry.is_open()).flat_map(Entry::fds).collect()
 }
 
 /// Replaces the record.
@@ -123,7 +145,7 @@ pub(crate) fn take_over(shared: &mut Shared) {
     shared.tier.off.retain(|off| !gone.contains(&off.device.name));
     let Some(entries) = read(&shared.instance) else { return };
     let mut held = Vec::new();
-    for entry in entries {
+    for entry in entries.into_iter().filter(Entry::is_open) {
         let (removed, path) = (entry.removed, entry.device.path.clone());
         match entry.take_over() {
             Ok(target) if removed => super::close(target, &shared.kept),
