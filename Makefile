@@ -84,7 +84,7 @@ build: packages-build toolchain
 remote: FEATURES := remote
 remote: build
 
-## test: all that a change must pass; 25 to 50 minutes on two cores
+## test: all that a change must pass; 25 minutes on two quiet cores
 test: export TERRACE_BIN_DIR := $(or $(TERRACE_BIN_DIR),$(CURDIR)/target/debug)
 test: export TERRACE_SKIPPED := $(CURDIR)/target/skipped
 test: packages-test toolchain
