@@ -1,9 +1,9 @@
 //! Writes by rings of liburing, announced from their submission to their completion.
 //!
 //! A program takes completions without a call. So the library finds them later, at the next submission or wait:
-//! those between its last look and the end of the queue. The kernel serves the pages until then. A completion has
-//! its entry's user data only. A write whose user data an entry in flight has, too, lasts until the process ends
-//! ([`crate::lasting`]).
+//! those between its last look and the end of the queue. The kernel serves the pages until then. A completion shows
+//! only the user data of its entry. A write lasts until the process ends ([`crate::lasting`]) if another entry in
+//! flight has the same user data.
 
 use crate::guarded::{self, Kind, Range, Ticket};
 use crate::lasting::{self, Until};
@@ -13,12 +13,12 @@ use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
-/// Maximum number of rings whose completions are followed.
+/// Maximum number of rings in the table.
 const RINGS_MAX: usize = 16;
 /// Writes in flight by a hash of their user data.
 const BUCKETS: usize = 64;
 const BUCKET_PLACES: usize = 16;
-/// Counts of other entries in flight by a hash of their user data.
+/// Counts of other entries of a ring.
 const OTHERS: usize = 256;
 /// Completions copied at once.
 const COPIED_MAX: usize = 64;
@@ -35,7 +35,7 @@ struct Ring {
     submitted: u32,
     /// End of the completions that were looked at.
     completed: u32,
-    /// Entries in flight that are not followed.
+    /// Counts of entries in flight without a place among the writes, by a hash of their user data.
     others: [u8; OTHERS],
 }
 
@@ -103,7 +103,7 @@ impl State {
     fn other(&mut self, key: usize, user_data: u64) -> Option<&mut u8> {
         self.ring(key).map(|ring| &mut ring.others[hash(user_data) % OTHERS])
     }
-    /// Enters a write. False: its completion could not be told from another one.
+    /// Enters a write. False: another entry in flight may have its user data, or no place is free.
     fn enter(&mut self, new: Write) -> bool {
         let is_alone = self.write(new.key, new.user_data).is_none()
             && self.other(new.key, new.user_data).is_some_and(|others| *others == 0);
@@ -114,7 +114,7 @@ impl State {
         }
         true
     }
-    /// Counts another entry. A write with the same user data is not followed any more.
+    /// Counts another entry. A write with the same user data lasts until the process ends.
     fn note_other(&mut self, key: usize, user_data: u64) {
         if let Some(write) = self.write(key, user_data) {
             hold(write);
@@ -134,7 +134,7 @@ impl State {
             *others -= 1;
         }
     }
-    /// The completions of a ring's writes are not known any more.
+    /// Lets all writes of a ring last until the process ends: completions are lost, or come later.
     fn abandon(&mut self, key: usize) {
         self.writes.iter_mut().flatten().filter(|write| write.key == key).for_each(hold);
     }
@@ -218,22 +218,17 @@ pub(crate) fn collect(uring: &Uring) {
     with(|state| state.collect(uring));
 }
 
-/// True if the entry before `end` was not looked at before. A wait may leave entries unsubmitted, and they are
-/// seen again.
-pub(crate) fn is_new(uring: &Uring, end: u32) -> bool {
-    let is_new = with(|state| {
-        let Some(ring) = state.ring(uring.key()) else { return true };
-        let pending = uring.tail.wrapping_sub(uring.head);
-        if ring.submitted.wrapping_sub(uring.head) > pending {
-            ring.submitted = uring.head;
-        }
-        let is_new = end.wrapping_sub(uring.head) > ring.submitted.wrapping_sub(uring.head);
-        if is_new {
-            ring.submitted = end;
-        }
-        is_new
+/// [`collect`] before a submission. Returns the number of pending entries that an earlier call has seen: a wait may
+/// have left them unsubmitted.
+pub(crate) fn submitting(uring: &Uring) -> u32 {
+    let seen = with(|state| {
+        state.collect(uring);
+        let ring = state.ring(uring.key())?;
+        let seen = std::mem::replace(&mut ring.submitted, uring.tail).wrapping_sub(uring.head);
+        // Beyond the pending entries: the count of another time.
+        (seen <= uring.tail.wrapping_sub(uring.head)).then_some(seen)
     });
-    is_new.unwrap_or(true)
+    seen.flatten().unwrap_or(0)
 }
 
 /// Looks at a new entry that changes no file.
@@ -257,8 +252,8 @@ pub(crate) fn announce(uring: &Uring, fd: c_int, range: Range, user_data: u64, c
     let kind = guarded::begin(fd, writer, range).kind;
     let write = Write { key: uring.key(), user_data, object: writer.object, kind };
     let is_announced = !matches!(kind, Kind::None);
-    let is_followed = is_announced && completes && with(|state| state.enter(write)) == Some(true);
-    if !is_followed {
+    let is_entered = is_announced && completes && with(|state| state.enter(write)) == Some(true);
+    if !is_entered {
         note_other(uring, user_data);
         if !matches!(range, Range::At { len: 0, .. }) {
             lasting::hold(fd, writer.object, Until::Exit);

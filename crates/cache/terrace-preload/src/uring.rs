@@ -89,9 +89,7 @@ pub(crate) unsafe fn look(ring: *const Uring) {
     let answers = ring.flags & RING_LEAVE == 0 && NOP_HAS_RESULTS.load(Ordering::Relaxed);
     let shift = u32::from(ring.flags & RING_SQE128 != 0);
     let announces = directory::announces_writes();
-    if announces {
-        ring_writes::collect(ring);
-    }
+    let seen = if announces { ring_writes::submitting(ring) } else { 0 };
     let mut linked = false;
     let mut at = ring.head;
     while at != ring.tail {
@@ -101,9 +99,9 @@ pub(crate) unsafe fn look(ring: *const Uring) {
             DRAINED.store(true, Ordering::Relaxed);
         }
         match entry.opcode {
-            // For a descriptor of the library, the close returns EBADF.
-            // The kernel may cancel it: then a writer's mark must stay.
+            // The kernel may cancel the close: a writer's mark stays.
             OP_CLOSE if announces && table::writer(entry.fd).is_some() => table::dismiss(entry.fd),
+            // For a descriptor of the library, the close returns EBADF.
             OP_CLOSE if entry.file_index == 0 && !helper::may_close(entry.fd) => entry.fd = -1,
             OP_READ | OP_READV if answers && !linked && !DRAINED.load(Ordering::Relaxed) => {
                 // SAFETY: the program's buffers.
@@ -114,10 +112,10 @@ pub(crate) unsafe fn look(ring: *const Uring) {
             _ => {}
         }
         linked = entry.flags & ENTRY_LINKS != 0;
-        at = at.wrapping_add(1);
-        if announces && ring_writes::is_new(ring, at) {
+        if announces && at.wrapping_sub(ring.head) >= seen {
             announce(ring, entry);
         }
+        at = at.wrapping_add(1);
     }
 }
 

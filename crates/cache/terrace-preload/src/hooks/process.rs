@@ -10,7 +10,7 @@
 
 use super::guard::guard;
 use crate::local::local;
-use crate::{closing, connection, directory, lasting, next, ring_writes, table, writers};
+use crate::{closing, connection, lasting, next, ring_writes, table, writers};
 use libc::{c_int, c_long};
 
 /// Hooks every fork inside libc, also those of daemon() and forkpty(). Called once, from .init_array.
@@ -126,9 +126,7 @@ fn before_rare(n: c_long, args: [usize; 6]) {
         libc::SYS_fork => table::share_all(),
         // A ring can close descriptors unseen.
         libc::SYS_io_uring_setup => closing::turn_off(),
-        libc::SYS_io_uring_register
-            if directory::announces_writes() && super::uring::REGISTERS_FILES.contains(&(args[1] as u32)) =>
-        {
+        libc::SYS_io_uring_register if super::uring::REGISTERS_FILES.contains(&(args[1] as u32)) => {
             writers::hold_all();
         }
         // Modes strict and filter. Without a filter it is a query.

@@ -7,6 +7,11 @@ use crate::local::local;
 use crate::{closing, connection, directory, next, ring_writes, uring, writers};
 use libc::{c_int, c_uint, c_void};
 
+/// True if writes of this process are announced. A vfork child has its parent's rings.
+fn announces() -> bool {
+    directory::announces_writes() && !local().vforked()
+}
+
 /// Tracks a new ring. A ring of unknown kind closes, opens and replaces descriptors unseen, so it closes the
 /// preload path.
 unsafe fn made(ring: *const c_void, ret: c_int) {
@@ -19,7 +24,7 @@ unsafe fn made(ring: *const c_void, ret: c_int) {
             let version = (next::io_uring_major_version(), next::io_uring_minor_version());
             if !uring::made(ring.cast(), ret, version) {
                 closing::turn_off();
-            } else if ret >= 0 && directory::announces_writes() {
+            } else if ret >= 0 && announces() {
                 ring_writes::made(&*ring.cast());
             }
         }
@@ -107,7 +112,7 @@ macro_rules! register_hook {
     ($name:ident($($arg:ident: $t:ty),*) -> $r:ty, if $when:expr) => {
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($($arg: $t),*) -> $r {
-            guard(|| ($when && directory::announces_writes() && !local().vforked()).then(writers::hold_all));
+            guard(|| ($when && announces()).then(writers::hold_all));
             // SAFETY: the program's own arguments.
             unsafe { next::$name($($arg),*) }
         }
@@ -124,7 +129,7 @@ pub(super) const REGISTERS_FILES: [c_uint; 4] = [2, 6, 13, 14];
 
 /// Ends announced writes that have completed.
 unsafe fn collect(ring: *mut c_void) {
-    if directory::announces_writes() && !local().vforked() {
+    if announces() {
         // SAFETY: a ring of liburing, as the program's call shows.
         guard(|| ring_writes::collect(unsafe { &*ring.cast() }));
     }
@@ -132,7 +137,7 @@ unsafe fn collect(ring: *mut c_void) {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn io_uring_queue_exit(ring: *mut c_void) {
-    if directory::announces_writes() && !local().vforked() {
+    if announces() {
         // SAFETY: a ring of liburing, as the program's call shows.
         guard(|| ring_writes::ended(unsafe { &*ring.cast() }));
     }
