@@ -114,10 +114,8 @@ impl State {
         if !self.objects.is_known(o) {
             return 0;
         }
-        let mut places = Vec::new();
-        self.pages.index.for_range(o.slot_index(), first, last, |_, place| places.push(place));
         let mut dropped = 0;
-        for place in places {
+        for (_, place) in self.places(o, first, last) {
             let entry = self.pages.index.get(place);
             let Some(frame) = entry.frame().filter(|_| entry.state() == EntryState::Present) else {
                 continue;

@@ -353,10 +353,8 @@ impl State {
         if !self.objects.is_known(o) {
             return 0;
         }
-        let mut frames = Vec::new();
-        let pages = &mut self.pages;
-        pages.index.for_range(o.slot_index(), first, last, |_, place| frames.push(place));
-        let frames = frames.into_iter().filter_map(|place| pages.index.get(place).frame());
+        let places = self.places(o, first, last).into_iter();
+        let frames = places.filter_map(|(_, place)| self.pages.index.get(place).frame());
         frames.filter(|&frame| self.pins.add(frame, until_ns, pool)).count() as u64
     }
 

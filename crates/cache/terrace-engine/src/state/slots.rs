@@ -306,10 +306,8 @@ impl State {
     /// Removes the slots of all pages of an object, except on targets under scan. Pages without another place
     /// become absent.
     pub(crate) fn take_slots(&mut self, o: &Object) -> Vec<(u32, DeviceSlot)> {
-        let mut places = Vec::new();
-        self.pages.index.for_range(o.slot_index(), 0, u64::MAX, |page, place| places.push((page, place)));
         let mut taken = Vec::new();
-        for (page, place) in places {
+        for (page, place) in self.places(o, 0, u64::MAX) {
             let entry = self.pages.index.get(place);
             let Some(targets) = &mut self.targets else { return taken };
             let slot = targets.slot_of(place, entry);
@@ -356,8 +354,7 @@ impl State {
     /// Drops slots of other pages in memory or on other targets, because a tombstone may be lost. Returns the
     /// pages that keep their slots, sorted.
     fn take_over_slots(&mut self, number: usize, o: &Object) -> Vec<u64> {
-        let (mut places, mut kept) = (Vec::new(), Vec::new());
-        self.pages.index.for_range(o.slot_index(), 0, u64::MAX, |page, place| places.push((page, place)));
+        let (places, mut kept) = (self.places(o, 0, u64::MAX), Vec::new());
         let Some(device) = self.target_mut(number) else {
             return kept;
         };
