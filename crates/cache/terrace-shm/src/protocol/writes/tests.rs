@@ -313,13 +313,15 @@ fn a_write_is_applied_beside_a_reader() {
 /// An answered write is applied, beside a reader or a fill.
 #[test]
 fn an_applied_write_is_seen() {
-    for role in [reader, fresh_reader, filler] {
-        loom::model(move || {
-            let w = World::new();
-            assert!(w.write(0, PAGE, Death::Never));
-            join([role(&w), daemon(&w, Daemon::take)]);
-            Daemon(w).check_end();
-        });
+    for take in [Daemon::take, Daemon::take_and_reread] {
+        for role in [reader, fresh_reader, filler] {
+            loom::model(move || {
+                let w = World::new();
+                assert!(w.write(0, PAGE, Death::Never));
+                join([role(&w), daemon(&w, take)]);
+                Daemon(w).check_end();
+            });
+        }
     }
 }
 

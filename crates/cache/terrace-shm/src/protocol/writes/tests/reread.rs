@@ -12,25 +12,13 @@ impl Daemon {
         let next = Entry::present(content as u32, tick(&self.0.clock));
         self.0.entry.swap(next.0, Ordering::Release);
     }
-    fn take_and_reread(&self) {
+    pub(super) fn take_and_reread(&self) {
         self.take_from(0, Crash::Never, Daemon::reread);
     }
 }
 
-/// The daemon reads the page of an answered write again, beside a reader or a fill.
-#[test]
-fn a_page_read_again_is_current() {
-    for role in [reader, fresh_reader, filler] {
-        loom::model(move || {
-            let w = World::new();
-            assert!(w.write(0, PAGE, Death::Never));
-            join([role(&w), daemon(&w, Daemon::take_and_reread)]);
-            Daemon(w).check_end();
-        });
-    }
-}
-
-/// The same while another write of the page, or of its neighbour, is under way.
+/// The daemon reads the page of an answered write again, while another write of the page, or of its neighbour, is
+/// under way.
 #[test]
 fn a_page_is_read_again_during_a_write() {
     for second in [PAGE, NEIGHBOUR] {
