@@ -239,11 +239,15 @@ impl OwnedGroup {
 }
 
 impl Throttle {
-    /// Files of the root group of version 1, and the lines that end its limits.
+    /// Files of the root group of version 1, and the lines that end its limits. Empty if its limits do not change.
     pub(crate) fn ends(&self) -> Vec<(PathBuf, String)> {
+        let root = Path::new(ROOT).join("blkio");
+        if !self.is_own || !root.exists() {
+            return Vec::new();
+        }
         let none = Throttle { bytes_per_s: self.bytes_per_s.map(|_| 0), iops: self.iops.map(|_| 0), ..*self };
         let lines = none.lines(Version::V1).into_iter();
-        lines.map(|(file, line)| (Path::new(ROOT).join("blkio").join(file), line)).collect()
+        lines.map(|(file, line)| (root.join(file), line)).collect()
     }
 
     /// Control files, and the lines to write.

@@ -57,10 +57,8 @@ impl Device {
             let bytes_per_s = spec.mib_s.map(|mib| mib << 20);
             let is_own = spec.base() == Base::Memory;
             let throttle = Throttle { device: on, bytes_per_s, iops: spec.iops, is_own };
-            if is_own && Path::new("/sys/fs/cgroup/blkio").exists() {
-                let mut ends = throttle.ends().into_iter().map(|(file, was)| Setup::Value { file, was });
-                ends.try_for_each(|value| cleanup.note(value))?;
-            }
+            let mut ends = throttle.ends().into_iter().map(|(file, was)| Setup::Value { file, was });
+            ends.try_for_each(|value| cleanup.note(value))?;
             device.throttle = Some(throttle);
             let of = |limit: Option<u64>, unit: &str| {
                 limit.map_or(String::new(), |n| format!(", at most {n} {unit}"))
