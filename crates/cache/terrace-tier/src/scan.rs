@@ -129,7 +129,7 @@ pub fn scan(
             } else {
                 Vec::new()
             };
-            let whole = log.add(link, &batches, &checked);
+            let whole = log.add(link, &batches, &checked, superblock.trusts(link.filling.lap));
             if may_have_undestaged {
                 if !whole {
                     undestaged.hole();
@@ -410,7 +410,7 @@ struct Log {
 
 impl Log {
     /// Adds a region. False: there is a hole before it.
-    fn add(&mut self, link: &Link, batches: &[Batch], damaged: &[u32]) -> bool {
+    fn add(&mut self, link: &Link, batches: &[Batch], damaged: &[u32], trusted: bool) -> bool {
         let named = link.filling.before.map(|before| (before.lap, before.pages));
         let first = self.last.is_none();
         let whole = self.last.map(|last| (last.lap, last.pages)) == named;
@@ -419,7 +419,7 @@ impl Log {
             *self = Log { pages_damaged: self.pages_damaged, ..Log::default() };
         }
         for batch in batches {
-            self.add_batch(link.region, batch, damaged);
+            self.add_batch(link.region, batch, damaged, trusted);
         }
         let pages = batches.last().map_or(0, Batch::end);
         self.last = Some(PastFilling { lap: link.filling.lap, pages, torn: !damaged.is_empty() });
@@ -428,11 +428,12 @@ impl Log {
         whole || first
     }
 
-    fn add_batch(&mut self, region: u32, batch: &Batch, damaged: &[u32]) {
+    fn add_batch(&mut self, region: u32, batch: &Batch, damaged: &[u32], trusted: bool) {
         for record in batch.others() {
             match *record {
                 Record::Dead { object, first, count } => self.kill(object, first, count),
-                Record::File { object, digest } => _ = self.digests.insert(object, digest),
+                Record::File { object, digest } if trusted => _ = self.digests.insert(object, digest),
+                Record::File { .. } => {}
                 // `Undestaged` collects these records.
                 Record::BaseVersion { .. } | Record::WriteIntent { .. } | Record::DestageComplete { .. } => {}
                 Record::Page { .. } | Record::Void | Record::Undestaged { .. } => {

@@ -6,12 +6,16 @@
 //!    8 layout version     32 hash of the source's   48 created      68 regions              76 bytes of the path
 //!   12 crc32, itself 0       identity               56 last used    1104 run (u64)          80 path
 //!                                                                   1112 undestaged pages: 1 or 0
+//!                                                                   1120 boot, 1128 first trusted run
 //! ```
 //! Magic, layout version and crc have the same place in all layouts. A change writes the second copy once the
 //! first is durable, so one copy is always sound. A run begins when neither copy has the clean flag.
 //!
 //! **Each run has its own laps**, from `run << 32` on. A power cut can remove a region's first batch and
 //! leave a later one. With a reused lap, the next run would take that batch for its own.
+//!
+//! **A reboot in the middle of a run voids identities.** File systems make overwritten data durable before the
+//! file's times (fdatasync(2)). After a power cut, a file may have new data and its old identity.
 
 use super::format::{DATA_AT, Geometry, TierId, crc_without_itself, u32_at, u64_at};
 use super::medium::{Medium, is_zero};
@@ -35,6 +39,8 @@ const PATH_AT: usize = 80;
 const LAP_BITS: u32 = 32;
 const RUN_AT: usize = PATH_AT + PATH_MAX;
 const UNDESTAGED_AT: usize = RUN_AT + 8;
+const BOOT_AT: usize = UNDESTAGED_AT + 8;
+const TRUSTED_AT: usize = BOOT_AT + 8;
 /// Largest number of runs in a superblock, which leaves room to count later runs.
 const RUNS_MAX: u64 = 1 << 31;
 
@@ -75,6 +81,10 @@ pub struct Superblock {
     pub(crate) sequence: u64,
     /// The last run that began.
     run: u64,
+    /// The machine's boot in which the last run began.
+    boot: u64,
+    /// Identities of files that earlier runs recorded are void.
+    trusted_run: u64,
     /// The last run is the present one. Not stored on the device.
     begun: bool,
     /// Time of the format: seconds since 1970.
@@ -118,6 +128,8 @@ impl Superblock {
             undestaged: UndestagedMark::Never,
             sequence: 0,
             run: 0,
+            boot: 0,
+            trusted_run: 0,
             begun: false,
             created: 0,
             used: 0,
@@ -138,6 +150,8 @@ impl Superblock {
             (48, self.created),
             (56, self.used),
             (RUN_AT, self.run),
+            (BOOT_AT, self.boot),
+            (TRUSTED_AT, self.trusted_run),
         ] {
             page[at..at + 8].copy_from_slice(&value.to_le_bytes());
         }
@@ -188,6 +202,8 @@ impl Superblock {
             },
             sequence: u64_at(page, 40),
             run: u64_at(page, RUN_AT),
+            boot: u64_at(page, BOOT_AT),
+            trusted_run: u64_at(page, TRUSTED_AT),
             begun: false,
             created: u64_at(page, 48),
             used: u64_at(page, 56),
@@ -213,6 +229,20 @@ impl Superblock {
     /// First lap of the present run, or of the next one before it has begun.
     pub(super) fn lap_base(&self) -> u64 {
         (if self.begun { self.run } else { self.run + 1 }) << LAP_BITS
+    }
+
+    /// Notes the machine's present boot, before the scan. Voids all identities if the machine rebooted during the
+    /// last run.
+    pub fn enter_boot(&mut self, boot: u64) {
+        if !self.clean && self.boot != boot {
+            self.trusted_run = self.run + 1;
+        }
+        self.boot = boot;
+    }
+
+    /// Whether identities recorded in the run of this lap are valid.
+    pub(super) fn trusts(&self, lap: u64) -> bool {
+        lap >> LAP_BITS >= self.trusted_run
     }
 
     /// Whether the run of this lap has flushed its regions for sure.

@@ -248,7 +248,7 @@ mod tests {
         let intents = |holder| Some(WriteIntents { first: 90 * S as u64, until: until as u64, holder });
         let mut undestaged =
             UndestagedFile { base_version: Some(7), intents: None, pages, since: 1, doubtful: false };
-        let (same, other) = (Boot { mark: 1, began: 0 }, Boot { mark: 9, began: 150 * S });
+        let (same, other) = (Boot { id: 1, mark: 1, began: 0 }, Boot { id: 9, mark: 9, began: 150 * S });
         assert_eq!(judge(&undestaged, &found(7, 95 * S, 3), same), None);
         assert_eq!(
             judge(&undestaged, &found(8, 95 * S, 3), other),

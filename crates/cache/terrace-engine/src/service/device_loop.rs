@@ -5,9 +5,10 @@ use crate::burst::fsync;
 use crate::context::Context;
 use crate::file::identity::SETTLES;
 use crate::file::object::ObjectId;
+use crate::path::sync;
 use crate::state::device::{Device, Parked, Restored};
 use crate::state::targets::Targets;
-use crate::tier::intent::on_target;
+use crate::tier::intent::{Boot, on_target};
 use crate::tier::{append, hibernate, organize, park, trouble};
 use std::collections::HashMap;
 use std::io;
@@ -68,8 +69,12 @@ fn now(cx: &Context) -> u64 {
 fn open(cx: &Context, device: &DeviceIo) -> io::Result<()> {
     let mut writer = device.writer();
     writer.look_again(device)?;
+    writer.superblock_mut().enter_boot(Boot::this(cx).id);
     let began = Instant::now();
-    let mut scanned = scan(&**device.medium(), writer.superblock(), &mut |_| {})?;
+    // The run begins on the device first: programs may change files during the scan.
+    let before = writer.superblock().clone();
+    superblock::begin(&**device.medium(), writer.superblock_mut(), now(cx))?;
+    let mut scanned = scan(&**device.medium(), &before, &mut |_| {})?;
     let undestaged = std::mem::take(&mut scanned.undestaged);
     if cx.config.durable_in_tier && device.medium().takes_undestaged() {
         writer.superblock_mut().undestaged = UndestagedMark::Perhaps;
@@ -173,6 +178,11 @@ pub(crate) fn close(cx: &Context) {
 /// Writes the hottest pages of DRAM to the targets, and leaves them clean.
 fn leave_clean(cx: &Context) {
     hibernate::hibernate(cx);
+    // A recorded identity names data that a power cut does not take.
+    let synced = sync::sync_root(cx);
+    if let Err(e) = &synced {
+        tracing::warn!("the source cannot be synced ({e}): after a reboot the tier begins cold");
+    }
     // Files written just now get their identity after a pause. One pause covers all targets.
     if cx
         .state
@@ -195,7 +205,9 @@ fn leave_clean(cx: &Context) {
         if destaged && writer.superblock().undestaged == UndestagedMark::Perhaps {
             writer.superblock_mut().undestaged = UndestagedMark::Destaged;
         }
-        if ended && let Err(e) = superblock::end(&**device.medium(), writer.superblock_mut(), now(cx)) {
+        // Without the clean flag, the next boot trusts no identity.
+        let close = if synced.is_ok() { superblock::end } else { superblock::begin };
+        if ended && let Err(e) = close(&**device.medium(), writer.superblock_mut(), now(cx)) {
             append::give_up(cx, device.number(), &e);
         }
     }

@@ -107,6 +107,8 @@ fn record_intent(cx: &Context, o: &Object, burst: &mut Burst, number: usize) {
 /// The present boot of the machine.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Boot {
+    /// Digest of the kernel's boot_id.
+    pub(crate) id: u64,
     /// Mark of the boot; never 0.
     pub(crate) mark: u16,
     /// Begin, ns since 1970: later times of files belong to this boot.
@@ -116,13 +118,13 @@ pub(crate) struct Boot {
 impl Boot {
     pub(crate) fn this(cx: &Context) -> Boot {
         if let Some((mark, began)) = cx.config.boot {
-            return Boot { mark, began };
+            return Boot { id: mark.into(), mark, began };
         }
         let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let mark =
-            id.bytes().fold(1u32, |sum, byte| sum.wrapping_mul(0x0100_0193) ^ u32::from(byte)) as u16 | 1;
+        // FNV-1.
+        let id = id.bytes().fold(1u64, |sum, byte| sum.wrapping_mul(0x0100_0000_01b3) ^ u64::from(byte));
         let up = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-        Boot { mark, began: cx.clock.wall_ns() - (up.tv_sec * 1_000_000_000 + up.tv_nsec) }
+        Boot { id, mark: id as u16 | 1, began: cx.clock.wall_ns() - (up.tv_sec * 1_000_000_000 + up.tv_nsec) }
     }
 }
 

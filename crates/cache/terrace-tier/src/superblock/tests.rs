@@ -28,6 +28,7 @@ proptest! {
     fn superblocks_round_trip(path in ".{0,300}", hash in any::<u64>(), clean in any::<bool>(), used in any::<u64>(), mark in 0..3usize) {
         let mut written = superblock(&path);
         (written.source.hash, written.clean, written.used, written.run) = (hash, clean, used, used >> 40);
+        (written.boot, written.trusted_run) = (hash ^ used, used >> 41);
         written.undestaged = [UndestagedMark::Never, UndestagedMark::Destaged, UndestagedMark::Perhaps][mark];
         let read = ours(Superblock::decode(&written.encode()));
         prop_assert_eq!(written.source.path.len().min(PATH_MAX) - read.source.path.len() < 4, true);
@@ -131,4 +132,25 @@ fn power_cuts_leave_one_sound_superblock() {
         assert!(!ended || found.clean && found.run == superblock.run);
         assert!(!begun || ending || !found.clean, "{found:?}");
     }
+}
+
+/// Identities of a run count after a clean end or within its boot.
+#[test]
+fn a_reboot_in_the_middle_of_a_run_voids_its_identities() {
+    let medium = SimMedium::new(2 << 20);
+    let mut superblock = superblock("/source");
+    let mut trusts = |boot, ends_clean| {
+        let before = superblock.run << LAP_BITS;
+        superblock.begun = false;
+        superblock.enter_boot(boot);
+        let trusts = superblock.trusts(before);
+        begin(&medium, &mut superblock, 0).unwrap();
+        if ends_clean {
+            end(&medium, &mut superblock, 0).unwrap();
+        }
+        superblock = ours(find(&medium).unwrap());
+        trusts
+    };
+    let runs = [(1, true), (2, false), (2, false), (3, true), (4, false), (5, false)];
+    assert_eq!(runs.map(|(boot, clean)| trusts(boot, clean)), [true, true, true, false, true, false]);
 }
