@@ -206,7 +206,11 @@ fn fuse(page: &mut String, fuse: &MountPath) {
 fn leased(page: &mut String, leases: &Leases) {
     let Leases { held, written, broken, refused } = leases;
     let files = format!("{held} files read from memory, {written} open for writing; {broken} leases broken");
-    line(page, "leases", format_args!("{files}; reads with O_DIRECT are the kernel's"));
+    line(page, "leases", format_args!("{files}"));
+    if *written > 0 {
+        let cure = "`run --exclusive` serves them, if only this run writes there";
+        line(page, "", format_args!("the kernel serves files open for writing; {cure}"));
+    }
     if *refused > 0 {
         let whose = "files left to the kernel, which gives no lease on them (another user's, mostly)";
         line(page, "", format_args!("{refused} times: {whose}"));
@@ -216,9 +220,12 @@ fn leased(page: &mut String, leases: &Leases) {
 fn announced(page: &mut String, files: &Announced) {
     let Announced { served, left, unannounced } = files;
     line(page, "announced", format_args!("{served} files read from memory while programs write them"));
+    if *left > 0 {
+        let why = "changed without the library, or sent to a process without it";
+        line(page, "", format_args!("{left} files served by the kernel: {why}"));
+    }
     if *unannounced > 0 {
-        let left = format!("{left} files left to the kernel for a while");
-        line(page, "", format_args!("{unannounced} changes by programs without the library; {left}"));
+        line(page, "", format_args!("{unannounced} changes by programs without the library"));
     }
 }
 
