@@ -165,7 +165,7 @@ bench-hermes: packages-hermes build target/cte
 target/cte:
 	python3 -m venv $@ && $@/bin/pip install --quiet iowarp-core==2.3.2 $(wildcard target/wheels/*.whl) || { rm -rf $@; echo "bench-hermes: CTE cannot be installed: its cells are not measured"; }
 
-## bench-databases: PostgreSQL and MariaDB as programs write, plain and under `terrace run --exclusive`, on slow disks and a fast one; six hours, as root; QUICK=1: 12 minutes; wants a quiet machine
+## bench-databases: PostgreSQL and MariaDB as programs write, plain and under `terrace run --exclusive`, on slow disks and a fast one, without and with a tier; nine hours, as root; QUICK=1: 12 minutes; wants a quiet machine
 bench-databases: packages-real build
 	out=bench/runs/$$(date -u +%Y%m%dT%H%M)-$$(uname -n)-databases; failed=; \
 	for iops in $(if $(QUICK),3000,3000 1000 0); do \
