@@ -200,14 +200,14 @@ pub(crate) struct Run {
     /// Prefetch what the command will read, by a schedule that `terrace-bench schedule` made of a recording
     #[arg(long, value_name = "FILE.schedule")]
     pub prefetch: Option<PathBuf>,
-    /// Serve by a mount over the directory, for all programs and all accesses (--passthrough, --tier,
-    /// --stage-in, --prefetch imply it). Without, programs use the directory itself, and large files are read
-    /// from memory while no program has them open for writing
+    /// Serve by a mount over the directory, for all accesses of the command (--passthrough and `durable = "tier"`
+    /// imply it). Without, programs use the directory itself, and large files are read from memory and tiers
+    /// while no program has them open for writing
     #[arg(long)]
     pub mount: bool,
     /// State that only programs of this run write below the directory while it runs, as a database's lock file
     /// states it: files are then read from memory also while programs write them
-    #[arg(long, conflicts_with_all = ["mount", "no_preload", "stage_in", "prefetch"])]
+    #[arg(long, conflicts_with_all = ["mount", "no_preload"])]
     pub exclusive: bool,
     /// Do not set the preload library: every access takes the mount path
     #[arg(long)]
@@ -472,7 +472,7 @@ pub(crate) struct StageOut {
 /// Files to be staged.
 #[derive(Debug, Args)]
 pub(crate) struct StageFiles {
-    /// Files on a mount, and directories with all files below them
+    /// Served files, and directories with all files below them
     #[arg(value_name = "PATH", required = true)]
     pub paths: Vec<PathBuf>,
     /// Resolve relative paths in this mount instead of the working directory

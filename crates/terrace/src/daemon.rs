@@ -163,16 +163,16 @@ fn serve(shared: &mut Shared, recovering: bool, recorded: Sender<Sender<()>>) ->
     tiers.clone().try_stores_again().map_err(no_threads)?;
     let also = (front.leases(), tiers);
     let answers = answers::Answers::new(engine.clone(), stopper.clone(), guard.shown(), shared, also);
-    let answers = Arc::new(answers);
-    start_threads(shared, &engine, (&control, answers), &stopper, orphan_fds, (serves, recorded))
+    start_threads(shared, &engine, (&control, Arc::new(answers)), &stopper, orphan_fds, (serves, recorded))
         .map_err(no_threads)?;
     guard.start(&engine, shared).map_err(no_threads)?;
-    if let Some(schedule) = shared.schedule.take() {
-        front.follow(&engine, &schedule).map_err(no_threads)?;
-    }
-    // 3. The front, until the mount is gone or a stop is requested. If it fails, the next terraced gets the
-    //   unwritten data.
-    if let Err(err) = front.run(|| begun.send(()).unwrap_or_default()) {
+    let schedule = shared.schedule.take();
+    let begin = || {
+        schedule.into_iter().for_each(|schedule| front.follow(shared, &engine, &schedule));
+        begun.send(()).unwrap_or_default();
+    };
+    // 3. The front, until its end or a stop. If it fails, the next terraced gets the unwritten data.
+    if let Err(err) = front.run(begin) {
         let _ = engine.flush_all(true);
         return Err(no_mount(err));
     }

@@ -96,11 +96,13 @@ pub(crate) fn run(args: cli::Run) -> Result<ExitCode> {
 
     environment.extend(library.iter().flat_map(|library| preload::environment(library, &instance, &dir)));
     environment.extend(filter);
+    let daemon = (by == By::Leases).then_some(&instance);
+    let root = |path: &PathBuf| stage::Root { path: dir.join(path), daemon: daemon.cloned() };
     let outcome =
-        setting.excepted.attach().and_then(|()| stage_in(&dir, &staged)).and_then(|()| {
+        setting.excepted.attach().and_then(|()| stage_in(root, &staged)).and_then(|()| {
             command::run(&args.command, setting.cwd.as_deref(), &environment, &mut supervisor)
         });
-    let staged_out = stage_out(&dir, &args.stage_out);
+    let staged_out = stage_out(root, &args.stage_out);
     setting.excepted.detach();
     let run = Served {
         by,
@@ -162,12 +164,12 @@ fn below(src: &Path, paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
 }
 
 /// Reads the given files into the cache; for unreadable files, the command itself will get the error.
-fn stage_in(dir: &Path, staged: &[PathBuf]) -> Result<()> {
+fn stage_in(root: impl Fn(&PathBuf) -> stage::Root, staged: &[PathBuf]) -> Result<()> {
     if staged.is_empty() {
         return Ok(());
     }
-    let paths: Vec<PathBuf> = staged.iter().map(|path| dir.join(path)).collect();
-    let staged = stage::files(&paths, stage::Way::In(Part::ALL, stage::Then::Stays), cli::STAGE_WORKERS)?;
+    let roots: Vec<stage::Root> = staged.iter().map(root).collect();
+    let staged = stage::files(&roots, stage::Way::In(Part::ALL, stage::Then::Stays), cli::STAGE_WORKERS)?;
     staged.failed.iter().for_each(|line| terrace_output::error_line!("--stage-in: {line}"));
     Ok(())
 }
@@ -184,18 +186,16 @@ fn may_appear_below(src: &Path, path: &Path) -> Result<()> {
 }
 
 /// Writes the command's output files to stable storage of the source.
-fn stage_out(dir: &Path, paths: &[PathBuf]) -> Result<()> {
-    if paths.is_empty() {
-        return Ok(());
-    }
-    let paths: Vec<PathBuf> = paths.iter().map(|path| dir.join(path)).collect();
-    let staged = stage::files(&paths, stage::Way::Out, cli::STAGE_WORKERS)?;
+fn stage_out(root: impl Fn(&PathBuf) -> stage::Root, paths: &[PathBuf]) -> Result<()> {
+    let Some(first_path) = paths.first() else { return Ok(()) };
+    let roots: Vec<stage::Root> = paths.iter().map(root).collect();
+    let staged = stage::files(&roots, stage::Way::Out, cli::STAGE_WORKERS)?;
     match staged.failed.first() {
         None => Ok(()),
         Some(first) => {
             let why = format!("--stage-out: {} files could not be written, {first}", staged.failed.len());
             Err(Failure::new(
-                dir.display(),
+                first_path.display(),
                 why,
                 "check the source and its storage, then run the command again",
             ))

@@ -19,15 +19,16 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::fs::SeekFrom;
+use rustix::fs::{Advice, SeekFrom};
 use rustix::io::Errno;
 use serde::Serialize;
+use terrace_api::control::{self, CommandError, Staging};
 use terrace_output::Progress;
 
 use crate::cli;
 use crate::commands;
 use crate::error::{Failure, Result, reason};
-use crate::instance;
+use crate::instance::{self, Instance};
 use crate::mountpoint;
 use crate::size::{Part, human};
 use crate::stat;
@@ -100,9 +101,9 @@ pub(crate) fn stage(args: &cli::Stage) -> Result<ExitCode> {
         cli::Stage::Out(args) if args.drop => Way::OutAndDrop,
         cli::Stage::Out(_) => Way::Out,
     };
-    let (paths, args): (Vec<PathBuf>, _) =
-        (served.iter().map(|served| served.path.clone()).collect(), common);
-    let mut staged = files(&paths, way, args.workers)?;
+    let args = common;
+    let roots: Vec<Root> = served.iter().map(Served::root).collect();
+    let mut staged = files(&roots, way, args.workers)?;
     if let Way::In(_, then) = way {
         staged.bound(kept(&served, then)?, then);
     }
@@ -121,11 +122,25 @@ pub(crate) fn stage(args: &cli::Stage) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!staged.failed.is_empty())))
 }
 
-/// A path on a mount, and its instance.
+/// A served path, and its instance.
 struct Served {
     path: PathBuf,
-    instance: instance::Instance,
+    instance: Instance,
     info: instance::Info,
+}
+
+impl Served {
+    fn root(&self) -> Root {
+        let daemon = self.info.device.is_none().then(|| self.instance.clone());
+        Root { path: self.path.clone(), daemon }
+    }
+}
+
+/// A file or directory to be staged.
+pub(crate) struct Root {
+    pub path: PathBuf,
+    /// The instance, if it has no mount.
+    pub daemon: Option<Instance>,
 }
 
 /// Placement, from the arguments.
@@ -140,8 +155,8 @@ fn then(args: &cli::StageIn, served: &[Served]) -> Result<Then> {
         if level? != first {
             return Err(Failure::new(
                 tier,
-                "it is not the same tier in all of these mounts",
-                "name paths on one mount",
+                "it is not the same tier for all of these paths",
+                "name paths below one served directory",
             ));
         }
     }
@@ -195,8 +210,7 @@ impl Staged {
 
 /// The instance that serves the path.
 fn served(path: &Path) -> Result<Served> {
-    let fail =
-        |err: io::Error| Failure::new(path.display(), reason(err), "name a file or directory on a mount");
+    let fail = |err: io::Error| Failure::new(path.display(), reason(err), "name a served file or directory");
     let absolute = mountpoint::absolute(path).map_err(fail)?;
     let on = |mnt: &Path| instance::serving(mnt).filter(|(_, info)| info.mnt == mnt);
     // With nested mounts, the deepest one.
@@ -205,7 +219,7 @@ fn served(path: &Path) -> Result<Served> {
         None => Err(Failure::new(
             path.display(),
             "terrace serves nothing here",
-            "name files by their paths on a mount of terrace; `terrace stat` lists the mounts",
+            "name files below a served directory; `terrace stat` lists them",
         )),
     }
 }
@@ -232,6 +246,34 @@ fn told(staged: &Staged) -> String {
     format!("{files}, {} in {seconds:.1} s ({speed}/s){more}{failed}\n{rest}", human(*bytes))
 }
 
+/// A file to be staged.
+struct Found<'a> {
+    path: PathBuf,
+    size: u64,
+    /// See [`Root::daemon`].
+    daemon: Option<&'a Instance>,
+}
+
+impl Found<'_> {
+    /// Stages a part by an ioctl on the mount, or by a request to the daemon. Returns the bytes.
+    fn stage(&self, file: &File, offset: u64, bytes: u64, how: Staging) -> io::Result<u64> {
+        if let Some(daemon) = self.daemon {
+            let part = control::Stage { path: self.path.clone(), offset, bytes, how };
+            let failed = |no: CommandError| match self.path.exists() {
+                true => io::Error::other(no),
+                false => io::ErrorKind::NotFound.into(),
+            };
+            return Ok(commands::ask(daemon, part).map_err(failed)?.bytes);
+        }
+        match how {
+            Staging::Read => terrace_fs::stage(file.as_fd(), offset, bytes),
+            Staging::Pin(ms) => terrace_fs::pin(file.as_fd(), offset, bytes, Duration::from_millis(ms)),
+            Staging::Down(level) => terrace_fs::stage_down(file.as_fd(), offset, bytes, level),
+            Staging::Drop => Ok(terrace_fs::drop_content(file.as_fd())? * 4096),
+        }
+    }
+}
+
 /// A unit of work: a range of a file.
 struct Piece {
     file: usize,
@@ -243,15 +285,16 @@ struct Piece {
 ///
 /// # Errors
 /// A path cannot be read. Files that fail are in the result.
-pub(crate) fn files(paths: &[PathBuf], way: Way, workers: usize) -> Result<Staged> {
+pub(crate) fn files(roots: &[Root], way: Way, workers: usize) -> Result<Staged> {
     let start = Instant::now();
     let mut found = Vec::new();
-    for path in paths {
-        find(path, &mut found).map_err(|(path, err)| {
+    for Root { path, daemon } in roots {
+        find(path, daemon.as_ref(), &mut found).map_err(|(path, err)| {
             Failure::new(path.display(), reason(err), "name files and directories that can be read")
         })?;
     }
-    let pieces = pieces(&found, way);
+    let sizes: Vec<u64> = found.iter().map(|found| found.size).collect();
+    let pieces = pieces(&sizes, way);
     let (failed, done) = work(&found, &pieces, way, workers);
     let gone = done.gone.lock().expect("no worker panics").len();
     let files = (found.len() - failed.len()).saturating_sub(gone) as u64;
@@ -269,18 +312,22 @@ pub(crate) fn files(paths: &[PathBuf], way: Way, workers: usize) -> Result<Stage
 
 /// Adds the regular files at and below `path`, with their sizes. Does not follow symbolic links below it.
 /// Leaves out files that are removed meanwhile.
-fn find(path: &Path, found: &mut Vec<(PathBuf, u64)>) -> std::result::Result<(), (PathBuf, io::Error)> {
+fn find<'a>(
+    path: &Path,
+    daemon: Option<&'a Instance>,
+    found: &mut Vec<Found<'a>>,
+) -> std::result::Result<(), (PathBuf, io::Error)> {
     let fail = |err| (path.to_owned(), err);
     let meta = fs::symlink_metadata(path).map_err(fail)?;
     if meta.is_dir() {
         for entry in fs::read_dir(path).map_err(fail)? {
-            match find(&entry.map_err(fail)?.path(), found) {
+            match find(&entry.map_err(fail)?.path(), daemon, found) {
                 Err((_, err)) if is_gone(&err) => {}
                 done => done?,
             }
         }
     } else if meta.is_file() {
-        found.push((path.to_owned(), meta.size()));
+        found.push(Found { path: path.to_owned(), size: meta.size(), daemon });
     }
     Ok(())
 }
@@ -290,16 +337,16 @@ fn is_gone(err: &io::Error) -> bool {
     err.kind() == io::ErrorKind::NotFound || err.raw_os_error() == Some(libc::ESTALE)
 }
 
-fn pieces(files: &[(PathBuf, u64)], way: Way) -> Vec<Piece> {
+fn pieces(sizes: &[u64], way: Way) -> Vec<Piece> {
     let Way::In(part, _) = way else {
-        return (0..files.len()).map(|file| Piece { file, begin: 0, end: files[file].1 }).collect();
+        return sizes.iter().enumerate().map(|(file, &end)| Piece { file, begin: 0, end }).collect();
     };
-    let of_file = |(file, (_, size)): (usize, &(PathBuf, u64))| {
-        let end = part.end.min(*size);
+    let of_file = |(file, &size): (usize, &u64)| {
+        let end = part.end.min(size);
         let begins = (part.begin.min(end)..end).step_by(PIECE as usize);
         begins.map(move |begin| Piece { file, begin, end: end.min(begin + PIECE) })
     };
-    files.iter().enumerate().flat_map(of_file).collect()
+    sizes.iter().enumerate().flat_map(of_file).collect()
 }
 
 /// Progress, bytes.
@@ -314,20 +361,20 @@ struct Done {
 }
 
 /// Processes the pieces with `workers` threads. Returns failed files, a line each, and the progress.
-fn work(files: &[(PathBuf, u64)], pieces: &[Piece], way: Way, workers: usize) -> (Vec<String>, Done) {
+fn work(files: &[Found<'_>], pieces: &[Piece], way: Way, workers: usize) -> (Vec<String>, Done) {
     let total: u64 = pieces.iter().map(|piece| piece.end - piece.begin).sum();
     let (next, done) = (AtomicUsize::new(0), Done::default());
     let failed = Mutex::new(BTreeMap::new());
     std::thread::scope(|scope| {
         let worker = || {
             while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let path = &files[piece.file].0;
-                if let Err(err) = one(path, piece, way, &done) {
+                let file = &files[piece.file];
+                if let Err(err) = one(file, piece, way, &done) {
                     if is_gone(&err) {
                         done.gone.lock().expect("no worker panics").insert(piece.file);
                         continue;
                     }
-                    let line = format!("{}: {}", path.display(), reason(err));
+                    let line = format!("{}: {}", file.path.display(), reason(err));
                     failed.lock().expect("no worker panics").entry(piece.file).or_insert(line);
                 }
             }
@@ -343,21 +390,24 @@ fn work(files: &[(PathBuf, u64)], pieces: &[Piece], way: Way, workers: usize) ->
     (failed.into_inner().expect("no worker panics").into_values().collect(), done)
 }
 
-fn one(path: &Path, piece: &Piece, way: Way, done: &Done) -> io::Result<()> {
-    let file = File::open(path)?;
+fn one(of: &Found<'_>, piece: &Piece, way: Way, done: &Done) -> io::Result<()> {
+    let file = File::open(&of.path)?;
     let Way::In(_, then) = way else {
         file.sync_all()?;
         done.bytes.fetch_add(piece.end - piece.begin, Ordering::Relaxed);
         if way == Way::OutAndDrop {
-            let pages = terrace_fs::drop_content(file.as_fd())?;
-            done.dropped.fetch_add(pages * 4096, Ordering::Relaxed);
+            let dropped = of.stage(&file, 0, piece.end, Staging::Drop)?;
+            if of.daemon.is_some() {
+                rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)?;
+            }
+            done.dropped.fetch_add(dropped, Ordering::Relaxed);
         }
         return Ok(());
     };
     let mut at = piece.begin;
     while let Some(data) = data(&file, at..piece.end)? {
         at = data.start;
-        let staged = terrace_fs::stage(file.as_fd(), at, data.end - at)?;
+        let staged = of.stage(&file, at, data.end - at, Staging::Read)?;
         // The file was truncated.
         if staged == 0 {
             break;
@@ -367,10 +417,11 @@ fn one(path: &Path, piece: &Piece, way: Way, done: &Done) -> io::Result<()> {
         };
         match then {
             Then::Stays => {}
-            Then::Pinned(time) => add(&done.pinned, terrace_fs::pin(file.as_fd(), at, staged, time)?),
-            Then::Below(level) => {
-                add(&done.below, terrace_fs::stage_down(file.as_fd(), at, staged, level)?);
+            Then::Pinned(time) => {
+                let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+                add(&done.pinned, of.stage(&file, at, staged, Staging::Pin(ms))?);
             }
+            Then::Below(level) => add(&done.below, of.stage(&file, at, staged, Staging::Down(level))?),
         }
         at += staged;
         add(&done.bytes, staged);
@@ -402,9 +453,9 @@ mod tests {
 
     #[test]
     fn large_files_are_cut_into_pieces() {
-        let files = [("a".into(), PIECE + 1), ("empty".into(), 0), ("b".into(), 10)];
+        let sizes = [PIECE + 1, 0, 10];
         let shown = |way| -> Vec<_> {
-            pieces(&files, way).iter().map(|piece| (piece.file, piece.begin, piece.end)).collect()
+            pieces(&sizes, way).iter().map(|piece| (piece.file, piece.begin, piece.end)).collect()
         };
         assert_eq!(
             shown(Way::In(Part::ALL, Then::Stays)),

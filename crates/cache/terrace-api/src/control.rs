@@ -134,6 +134,18 @@ commands! {
         /// The new size.
         bytes: u64,
     } -> TierChange;
+    /// Stage a part of a file, on an instance without a mount.
+    Stage {
+        /// The file, by its absolute path.
+        #[serde(with = "crate::path")]
+        path: PathBuf,
+        /// Start of the part, bytes.
+        offset: u64,
+        /// Length of the part. At most 1 MiB of it is staged.
+        bytes: u64,
+        /// What to do.
+        how: Staging,
+    } -> StageReply;
     /// Open a generation.
     Age {} -> AgeReply;
     /// Evict generations.
@@ -248,6 +260,27 @@ impl TierChange {
     pub fn of(name: &str, path: &Path, bytes: u64) -> TierChange {
         TierChange { name: name.to_owned(), path: path.to_owned(), bytes, ..TierChange::default() }
     }
+}
+
+/// What [`Stage`] does with a part of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Staging {
+    /// Reads it into the cache.
+    Read,
+    /// Keeps its pages in memory for this time, milliseconds.
+    Pin(u64),
+    /// Moves its pages from memory to the tier of this level.
+    Down(u8),
+    /// Drops its pages from memory. The part may have any length.
+    Drop,
+}
+
+/// The answer to [`Stage`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StageReply {
+    /// Bytes read, pinned, on tiers, or dropped.
+    pub bytes: u64,
 }
 
 /// The answer to [`Age`].

@@ -8,6 +8,7 @@ use crate::clock::Clock;
 use crate::config::{EngineConfig, MEMORY_MIN, NumaConfig, RING_SLOTS_MAX};
 use crate::context::Context;
 use crate::file::errseq::ErrorCursor;
+use crate::file::identity::Known;
 use crate::file::object::{ObjectId, ObjectRef};
 use crate::file::serve::Serve;
 use crate::file::source::{PathFd, SourceFile};
@@ -307,6 +308,10 @@ impl Engine {
 
 /// Targets of the device tiers.
 impl Engine {
+    /// True if a device tier exists.
+    pub fn has_targets(&self) -> bool {
+        self.cx.has_devices()
+    }
     fn start_target(&self, device: Arc<DeviceIo>) -> io::Result<()> {
         let (cx, number) = (self.cx.clone(), device.number());
         let thread = std::thread::Builder::new().name(format!("device-{number}"));
@@ -460,6 +465,22 @@ impl Engine {
     /// The file cannot be examined.
     pub fn reload(&self, o: &ObjectRef) -> io::Result<()> {
         write::reload(&self.cx, o)
+    }
+    /// [`Engine::reload`] of a file with announced writes, unless it has the identity that its pages belong to.
+    ///
+    /// # Errors
+    /// As [`Engine::reload`].
+    pub fn reload_if_changed(&self, o: &ObjectRef) -> io::Result<()> {
+        write::reload_if_changed(&self.cx, o)?;
+        if !self.renew_identity(o, || true) {
+            o.set_known(&Known::default());
+        }
+        Ok(())
+    }
+    /// Gives a file its present identity for the tiers. False: not yet. `is_coherent`: as far as the caller knows,
+    /// all changes so far were announced.
+    pub fn renew_identity(&self, o: &ObjectRef, is_coherent: impl FnOnce() -> bool) -> bool {
+        park::renew_identity(&self.cx, o, || !self.is_written(o) && is_coherent())
     }
     /// Makes written data visible to readers of the source (at close, SEEK_HOLE, ...), mostly through the
     /// kernel's page cache. fsync makes data durable.

@@ -13,6 +13,7 @@ mod hostile;
 mod install;
 mod lab;
 mod leased;
+mod leased_tier;
 mod model;
 mod passthrough;
 mod paths;

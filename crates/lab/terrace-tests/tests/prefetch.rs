@@ -170,6 +170,7 @@ fn hints_wait_for_nobody() {
 struct Recorded {
     dir: TestDir,
     src: std::path::PathBuf,
+    mounts: bool,
 }
 
 impl Recorded {
@@ -190,7 +191,7 @@ impl Recorded {
         rng.shuffle(&mut order);
         let lines: String = order.iter().map(|(name, page)| format!("{page} {name}\n")).collect();
         std::fs::write(dir.path().join("order"), lines).unwrap();
-        Recorded { dir, src }
+        Recorded { dir, src, mounts: true }
     }
     fn file(&self, name: &str) -> std::path::PathBuf {
         self.dir.path().join(name)
@@ -204,8 +205,9 @@ impl Recorded {
              here, there = [os.pread(f, 4096, int(page) * 4096) for f in fd[name]]\n        assert here == there, line\n        time.sleep(0.0005)\n\
              print('the same')";
         let wait = if options.is_empty() { "wait" } else { "go" };
-        let mut command = terrace(&["run", "--mount", "--memory", "32MiB", "--on"]);
-        command.arg(&self.src).args(options);
+        let mut command = terrace(&["run", "--memory", "32MiB", "--on"]);
+        command.arg(&self.src).args(options).env("TERRACE_LARGE_FILE", "0");
+        command.args(self.mounts.then_some("--mount"));
         command.args(["--", "python3", "-c", script]).arg(self.dir.path()).arg(wait).current_dir(&self.src);
         command
     }
@@ -238,7 +240,14 @@ impl Recorded {
 
 #[test]
 fn a_recorded_order_is_fetched_ahead_of_the_program() {
-    let w = Recorded::new("prefetch-schedule");
+    for mounts in [true, false] {
+        follow_changes(mounts);
+    }
+}
+
+fn follow_changes(mounts: bool) {
+    let mut w = Recorded::new("prefetch-schedule");
+    w.mounts = mounts;
     w.record();
     let (schedule, said) = w.follow();
     assert!(schedule.used > Recorded::FILE_PAGES && schedule.unused < 100, "{schedule:?}");

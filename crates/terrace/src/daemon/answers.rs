@@ -6,13 +6,13 @@ use std::sync::Arc;
 use rustix::process::Pid;
 use terrace_api::control::{
     AgeReply, CheckReply, CommandError, Done, DropCachesReply, ErrorCode, LruReply, MrcReply, NumaReply,
-    PidReply, Reply, Request, StatReply,
+    PidReply, Reply, Request, StageReply, StatReply,
 };
 use terrace_api::stats::Stats;
 use terrace_engine::Engine;
 use terrace_engine::lru::Refused;
 
-use super::leases::Served;
+use super::leases::{self, Served};
 use super::memory::Shown;
 use super::record;
 use super::recording::Recording;
@@ -120,9 +120,20 @@ impl Answer for Answers {
                 engine.resize_auto();
                 Reply::Resize(Done {})
             }
-            Request::TierAdd(asked) => Reply::TierAdd(self.tiers.add(&asked)?),
+            Request::TierAdd(asked) => {
+                if self.leases.is_some() {
+                    leases::sync_at_the_end(engine, &self.root).map_err(failed)?;
+                }
+                Reply::TierAdd(self.tiers.add(&asked)?)
+            }
             Request::TierRemove(asked) => Reply::TierRemove(self.tiers.remove(&asked)?),
             Request::TierResize(asked) => Reply::TierResize(self.tiers.resize(&asked)?),
+            Request::Stage(part) => {
+                let none = || CommandError::new(ErrorCode::Usage, "this instance has a mount");
+                let served = self.leases.as_ref().ok_or_else(none)?;
+                let bytes = served.stage(engine, &self.root, &part).map_err(failed)?;
+                Reply::Stage(StageReply { bytes })
+            }
             Request::Stop(how) => Reply::Stop(self.stopper.stop(how.lazy, how.lose)?),
             Request::Release(_) => Reply::Release(self.stopper.release()?),
             Request::Pid(_) => Reply::Pid(PidReply {

@@ -69,11 +69,20 @@ impl Front {
         }
     }
 
-    /// Starts the prefetch by a schedule, where a mount names the files.
-    pub(super) fn follow(&self, engine: &Engine, schedule: &Schedule) -> io::Result<()> {
+    /// Starts the prefetch by a schedule. A failure costs its speed alone.
+    pub(super) fn follow(&self, shared: &Shared, engine: &Engine, schedule: &Schedule) {
+        if let Err(err) = self.try_follow(shared, engine, schedule) {
+            tracing::error!("the prefetch by a schedule cannot start: {err}");
+        }
+    }
+
+    fn try_follow(&self, shared: &Shared, engine: &Engine, schedule: &Schedule) -> io::Result<()> {
         match self {
             Front::Mount(mount) => engine.follow(schedule, mount.files_of(schedule)),
-            Front::Leases(_) => Ok(()),
+            Front::Leases(served) => {
+                let src = shared.place.src_fd.try_clone()?;
+                engine.follow(schedule, served.scheduled(src, schedule))
+            }
         }
     }
 

@@ -3,16 +3,29 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use terrace_api::control::{self, Staging};
+use terrace_api::schedule::{self, Schedule};
 use terrace_api::stats::{self, Stats};
-use terrace_engine::Engine;
+use terrace_engine::source::times_of;
+use terrace_engine::{AccessPath, Engine, ObjectRef, ScheduledFiles, Serve};
 use terrace_opens::announced::{self, AnnouncedFiles};
 use terrace_opens::{Leases, is_leased, lease};
 
 use super::reserve;
 use crate::handover::Shared;
+
+const PAGE: u64 = crate::size::PAGE;
+/// Longest part of a file that one request reads.
+const STAGE_MAX: u64 = 1 << 20;
+/// An open for reading would have effects on pipes and devices.
+const PATH: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
 /// The served files.
 #[derive(Debug, Clone)]
@@ -39,6 +52,50 @@ impl Served {
         }
     }
 
+    /// The object of a file.
+    ///
+    /// # Errors
+    /// The file system's; BUSY if a program has the file open for writing.
+    fn object(&self, file: impl AsFd) -> rustix::io::Result<ObjectRef> {
+        match self {
+            Served::Leased(leases) => leases.serve(file.as_fd()),
+            Served::Announced(files) => files.serve(file.as_fd()),
+        }
+    }
+
+    /// Stages a part of a file below `root`. Returns the bytes.
+    pub(super) fn stage(&self, engine: &Engine, root: &Path, part: &control::Stage) -> io::Result<u64> {
+        let file = rustix::fs::openat2(CWD, &part.path, PATH, Mode::empty(), ResolveFlags::NO_MAGICLINKS)?;
+        let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+        if !path.starts_with(root) {
+            return Err(Errno::XDEV.into());
+        }
+        let (object, bytes) = match part.how {
+            Staging::Drop => match engine.lookup_object(rustix::fs::fstat(&file)?.st_ino) {
+                Some(known) => (known, part.bytes),
+                None => return Ok(0),
+            },
+            _ => (self.object(&file).map_err(not_served)?, part.bytes.min(STAGE_MAX)),
+        };
+        let end = part.offset.checked_add(bytes).ok_or(Errno::INVAL)?;
+        let first = part.offset / PAGE;
+        let pages = end.div_ceil(PAGE) - first;
+        Ok(match part.how {
+            Staging::Read => {
+                let mut buf = vec![0; bytes as usize];
+                engine.read(&object, part.offset, &mut buf, AccessPath::Preload)? as u64
+            }
+            Staging::Pin(ms) => engine.pin(&object, first, pages, Duration::from_millis(ms)) * PAGE,
+            Staging::Down(level) => engine.stage_down(&object, first, pages, level) * PAGE,
+            Staging::Drop => engine.drop_pages(&object, first, pages) * PAGE,
+        })
+    }
+
+    /// The files of a schedule, below the directory `src`.
+    pub(super) fn scheduled(&self, src: OwnedFd, schedule: &Schedule) -> Box<dyn ScheduledFiles> {
+        Box::new(Scheduled { served: self.clone(), src, recorded: schedule.files.clone() })
+    }
+
     /// Adds the counts of the files.
     pub(super) fn count(&self, stats: &mut Stats) {
         match self {
@@ -54,6 +111,33 @@ impl Served {
     }
 }
 
+fn not_served(errno: Errno) -> io::Error {
+    match errno {
+        Errno::BUSY => io::Error::other("a program writes the file, so the kernel serves it"),
+        errno => errno.into(),
+    }
+}
+
+/// The files of a schedule. They stay in service after their release.
+struct Scheduled {
+    served: Served,
+    src: OwnedFd,
+    recorded: Vec<schedule::File>,
+}
+
+impl ScheduledFiles for Scheduled {
+    fn open(&mut self, file: u32) -> Option<ObjectRef> {
+        let recorded = self.recorded.get(file as usize)?;
+        let file = rustix::fs::openat2(&self.src, &recorded.path, PATH, Mode::empty(), ResolveFlags::BENEATH)
+            .ok()?;
+        let stat = rustix::fs::fstat(&file).ok()?;
+        let is_same = (stat.st_size as u64, times_of(&stat).0) == (recorded.bytes, recorded.changed_ns);
+        if is_same { self.served.object(&file).ok() } else { None }
+    }
+
+    fn release(&mut self, _file: u32) {}
+}
+
 /// Serves files over the engine, or takes over those of a dead terraced by their descriptors.
 pub(super) fn connect(
     shared: &Shared,
@@ -62,6 +146,9 @@ pub(super) fn connect(
 ) -> io::Result<Served> {
     let dev = rustix::fs::fstat(&shared.place.src_fd)?.st_dev;
     engine.set_mount_dev(dev);
+    if engine.has_targets() {
+        sync_at_the_end(engine, &shared.place.src)?;
+    }
     let (max, word) = (files_max(engine), shared.memory.leases_for_ever());
     if shared.config.exclusive {
         let files = Arc::new(AnnouncedFiles::new(engine.clone(), dev, max, word));
@@ -79,6 +166,14 @@ pub(super) fn connect(
     }
     engine.set_server(leases.clone());
     Ok(Served::Leased(leases))
+}
+
+/// Makes the end of the instance sync the source: identities on tiers name durable content alone.
+///
+/// # Errors
+/// The directory cannot be opened for reading.
+pub(super) fn sync_at_the_end(engine: &Engine, src: &Path) -> io::Result<()> {
+    engine.set_source_root(std::fs::File::open(src)?.as_fd())
 }
 
 /// Descriptors of served files: those with leases, which the kernel shows, or those of files with an object.

@@ -10,7 +10,7 @@ use rustix::fs::{fstat, fstatfs};
 use rustix::thread::CapabilitySet;
 
 use crate::cli;
-use crate::config::{Config, Passthrough};
+use crate::config::{Config, Durable, Passthrough};
 use crate::error::{Failure, Result};
 use crate::mountpoint::Place;
 use crate::mounts::userns;
@@ -21,23 +21,20 @@ use crate::sys;
 /// XFS, Btrfs, F2FS. Not tmpfs, where a store to a mapping changes no time.
 const LOCAL: [u64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
 
-/// Chooses leases, unless an option needs a mount: all accesses through terrace, a tier on a device, staging,
-/// a schedule.
+/// Chooses leases, unless an option needs a mount: all accesses through terrace, or fsync answered by a tier.
 ///
 /// # Errors
 /// `--exclusive` with a setting that needs a mount, or on a file system that hides changes from file times.
 pub(super) fn choose(args: &cli::Run, config: &Config, place: &Place) -> Result<By> {
     let wants_mount = args.mount
         || args.no_preload
-        || !args.stage_in.is_empty()
-        || args.prefetch.is_some()
-        || !config.tier.device.is_empty()
+        || config.dirty.durable == Durable::Tier
         || config.fuse.passthrough != Passthrough::Run;
     if args.exclusive {
         let refuse = |why: &str, cure: &str| Err(Failure::new("--exclusive", why, cure));
         if wants_mount {
             return refuse(
-                "a tier on a device and passthrough need a mount",
+                "--mount, --no-preload, --passthrough and `durable = \"tier\"` need a mount",
                 "leave --exclusive out, or these settings",
             );
         }

@@ -6,12 +6,13 @@
 
 use crate::access_log::Kind;
 use crate::context::Context;
+use crate::file::identity::Known;
 use crate::file::object::{Object, ObjectRef};
 use crate::file::source::SourceFile;
 use crate::path::fetch::{self, Piece};
 use crate::path::{promote, sync, throttle, writeback};
 use crate::state::NotPromoted;
-use crate::tier::intent;
+use crate::tier::{intent, park};
 use rustix::io::Errno;
 use std::io;
 use std::ops::Range;
@@ -333,6 +334,12 @@ pub(crate) fn with_source<T>(
 /// See [`crate::Engine::reload`].
 pub(crate) fn reload(cx: &Context, o: &ObjectRef) -> io::Result<()> {
     let _content = o.content.write();
+    // Before any later read of content. A write in flight may have set the file's times already: the identity of a
+    // file with announced writes waits for them (`Engine::renew_identity`).
+    let known = match cx.config.announced_writes {
+        true => Known::default(),
+        false => park::identity_of(cx, o.source().as_path()),
+    };
     // Under one lock: an announced write must not set a size in between.
     let mut state = cx.state.lock();
     let size = o.source().stat()?.st_size as u64;
@@ -340,5 +347,19 @@ pub(crate) fn reload(cx: &Context, o: &ObjectRef) -> io::Result<()> {
     o.slot().size.store(size, Ordering::Release);
     // A fill with the old size ends in zeros: it must not be published.
     state.drop_pages(o, 0, u64::MAX);
+    o.set_known(&known);
     Ok(())
+}
+
+/// See [`crate::Engine::reload_if_changed`].
+pub(crate) fn reload_if_changed(cx: &Context, o: &ObjectRef) -> io::Result<()> {
+    let identity = o.identity.load(Ordering::Relaxed);
+    let now = park::identity_of(cx, o.source().as_path()).identity;
+    if identity != 0 && now == Some(identity) {
+        // The object may have been published with an older size. Under the lock, as in `reload`.
+        let _state = cx.state.lock();
+        o.slot().size.store(o.source().stat()?.st_size as u64, Ordering::Release);
+        return Ok(());
+    }
+    reload(cx, o)
 }

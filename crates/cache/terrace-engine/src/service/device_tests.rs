@@ -12,7 +12,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use terrace_policy::prefetch::Span;
 use terrace_shm::Below;
+use terrace_shm::writes::Span as WriteSpan;
 use terrace_testkit::rng::Rng;
 use terrace_testkit::wait::wait_until;
 
@@ -105,6 +107,65 @@ fn restart_begins_warm_and_reads_no_source() {
     assert!(row.promoted * 10 >= found * 9, "{} of {found} pages", row.promoted);
     assert_eq!(engine.check(), Vec::<String>::new());
     engine.shutdown().unwrap();
+}
+
+/// After a power cut a file may have newer content and its old times: recorded identities are void, also for
+/// later runs.
+#[test]
+fn a_reboot_in_the_middle_of_a_run_makes_the_tier_cold() {
+    let mut w = Fixture::new(without_compression());
+    let found = [1, 1, 2, 2].map(|boot| {
+        w.boot = Some((boot, 0));
+        let (engine, objects) = w.start();
+        wait_until("parked pages", || all(&engine)[0].parked.is_empty());
+        let found = device_pages(&engine);
+        w.read_all(&engine, &objects);
+        engine.record_identities();
+        engine.halt();
+        found
+    });
+    assert!(found[0] == 0 && found[1] > PAGES / 2 && found[2] == 0 && found[3] > PAGES / 2, "{found:?}");
+}
+
+/// A file gets its identity anew once its announced writes are applied, and not before.
+#[test]
+fn file_with_announced_writes_is_warm_once_they_are_applied() {
+    let mut w = Fixture::new(without_compression());
+    w.announced_writes = true;
+    let span = Span { first: 0, pages: PAGES };
+    let mut found = [true, false, true].map(|renews| {
+        let (engine, objects) = w.start();
+        wait_until("parked pages", || all(&engine)[0].parked.is_empty());
+        let found = engine.cx.state.lock().on_devices(&objects[0], span);
+        let renew = || engine.renew_identity(&objects[0], || true);
+        wait_until("the first repair, and an identity", || {
+            engine.clients.writers.as_ref().unwrap().drain(&engine.cx);
+            renew()
+        });
+        (0..3).for_each(|_| w.read_all(&engine, &objects));
+        engine.record_identities();
+        let writes = engine.handles().writes.as_ref().unwrap().writes.clone();
+        assert!(writes.begin(None, WriteSpan::of(objects[0].id(), 5 * PAGE as u64, PAGE as u64)).is_none());
+        w.contents[0][5] += 1;
+        w.sources[0].write_all_at(&content(0, 5, w.contents[0][5]), 5 * PAGE as u64).unwrap();
+        std::thread::sleep(2 * crate::file::identity::SETTLES);
+        assert!(!renew(), "the write is under way");
+        engine.record_identities();
+        writes.finish_bare(None);
+        if renews {
+            wait_until("an identity", || {
+                engine.clients.writers.as_ref().unwrap().drain(&engine.cx);
+                renew()
+            });
+            w.read(&engine, &objects, 0, 5);
+        }
+        engine.record_identities();
+        engine.halt();
+        found
+    });
+    // The first run begins with an empty tier.
+    found.rotate_left(1);
+    assert!(found[0] > PAGES / 4 && found[1] == 0, "{found:?}");
 }
 
 #[test]

@@ -38,6 +38,9 @@ pub(super) struct Fixture {
     pub(crate) failing: Arc<AtomicBool>,
     pub(crate) source_reads: Arc<AtomicU64>,
     pub(crate) compressed: CompressedConfig,
+    /// See [`EngineConfig::boot`].
+    pub(crate) boot: Option<(u16, i64)>,
+    pub(crate) announced_writes: bool,
 }
 
 /// Engines, halted at the end.
@@ -106,6 +109,8 @@ impl Fixture {
             failing: Arc::default(),
             source_reads: Arc::default(),
             compressed,
+            boot: None,
+            announced_writes: false,
         }
     }
     pub(super) fn config(&self) -> EngineConfig {
@@ -121,6 +126,8 @@ impl Fixture {
             memory_bytes: 16 << 20,
             memory_max_bytes: Some(32 << 20),
             compressed: self.compressed,
+            boot: self.boot,
+            announced_writes: self.announced_writes,
             ..EngineConfig::default()
         }
     }

@@ -41,6 +41,20 @@ pub(crate) fn identity_of(cx: &Context, path_fd: BorrowedFd<'_>) -> Known {
     }
 }
 
+/// Gives a file of an instance without a mount its present identity, so that its pages on devices outlive the
+/// run. False: there is no tier, or a change is too recent or under way. `is_coherent`, called after the file's
+/// identity was taken: all changes so far have withdrawn their pages.
+pub(crate) fn renew_identity(cx: &Context, o: &Object, is_coherent: impl FnOnce() -> bool) -> bool {
+    let wrote = o.write_clock();
+    let known = identity_of(cx, o.source().as_path());
+    let is_valid = known.identity.is_some() && is_coherent() && o.write_clock() == wrote;
+    if is_valid && known.identity != Some(o.identity.load(Ordering::Relaxed)) {
+        o.set_known(&known);
+        cx.state.lock().void_recorded(o.id());
+    }
+    is_valid
+}
+
 /// Identifies a file published soon after a change, once the change has settled.
 #[inline]
 pub(crate) fn retry_identity(cx: &Context, o: &Object) {
@@ -103,6 +117,14 @@ pub(crate) fn restore_parked(cx: &Context, number: usize) {
 }
 
 impl State {
+    /// The targets record the object's identity anew.
+    fn void_recorded(&mut self, id: ObjectId) {
+        for device in self.targets.iter_mut().flat_map(|targets| &mut targets.all) {
+            if device.recorded.remove(&id).is_some() {
+                device.unrecorded.insert(id);
+            }
+        }
+    }
     /// Prepares the return of a just published object's parked pages. True: there are some.
     pub(crate) fn begin_restore(&mut self, o: &Object) -> bool {
         // All targets, not only the first one with pages.

@@ -50,6 +50,8 @@ struct Look {
     clock: u64,
     state: State,
     pause: Duration,
+    /// The object's clock of writes when the file got its identity.
+    identified: Option<u64>,
 }
 
 /// Result of a look.
@@ -77,6 +79,7 @@ impl AnnouncedFile {
             attributes: Attributes::of(&object)?,
             state: State::Served,
             pause: PAUSE_MIN,
+            identified: None,
         };
         Ok(AnnouncedFile { fd, object, requested: AtomicU64::new(0), look: Mutex::new(look) })
     }
@@ -122,8 +125,20 @@ impl AnnouncedFile {
                 self.object.set_slow(false);
                 Found::Nothing
             }
+            State::Served if is_same && look.identified != Some(clock) => {
+                let is_coherent = || Attributes::of(&self.object).is_ok_and(|again| again == look.attributes);
+                if engine.renew_identity(&self.object, is_coherent) {
+                    look.identified = Some(clock);
+                }
+                Found::Nothing
+            }
             _ => Found::Nothing,
         }
+    }
+
+    /// Whether the file has an identity for its present content.
+    pub(super) fn is_identified(&self) -> bool {
+        self.look.lock().identified == Some(self.object.write_clock())
     }
 
     /// Leaves the file to the kernel for the rest of the run.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FileType, Stat, fstat};
 use rustix::io::Errno;
@@ -16,6 +16,8 @@ use crate::lease::{holder_word, reopen};
 
 /// Interval of looks at some files.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// Time for the last identities: a change must be 20 ms old, and records of dead processes are found after 100 ms.
+const IDENTIFY_WITHIN: Duration = Duration::from_millis(300);
 /// Files of one look.
 const LOOKS_MAX: usize = 64;
 /// Share of the files that are given up together when the table is full.
@@ -72,8 +74,8 @@ impl AnnouncedFiles {
         }
     }
 
-    /// Takes over a dead daemon's files by their descriptors, without their pages: it cannot be known whether
-    /// they have changed since.
+    /// Takes over a dead daemon's files by their descriptors. Only files with an identity keep their pages: others
+    /// may have changed since.
     ///
     /// # Safety
     /// The caller passes ownership of the descriptors: no other code uses or closes them.
@@ -93,7 +95,7 @@ impl AnnouncedFiles {
         for (object, fd) in found {
             let is_given_up = object.is_slow();
             object.set_slow(true);
-            let _ = self.engine.reload(&object);
+            let _ = self.engine.reload_if_changed(&object);
             if let Ok(file) = AnnouncedFile::new(fd, object.clone()) {
                 if is_given_up {
                     file.give_up();
@@ -115,9 +117,22 @@ impl AnnouncedFiles {
             drop(files);
             self.look();
         }
+        self.identify_all();
         holder_word::end(self.word);
         for file in self.all() {
             file.give_up();
+        }
+    }
+
+    /// Waits a short while for the identities of files that programs have just written.
+    fn identify_all(&self) {
+        let (begun, mut left) = (Instant::now(), self.all());
+        while self.engine.has_targets() && !left.is_empty() && begun.elapsed() < IDENTIFY_WITHIN {
+            left.retain(|file| {
+                self.look_at(file);
+                file.is_served() && !file.is_identified()
+            });
+            std::thread::sleep(LOOK_EVERY);
         }
     }
 
@@ -221,9 +236,11 @@ impl AnnouncedFiles {
         if let Some(file) = files.by_id.get(&st.st_ino) {
             return Ok(file.clone());
         }
-        let object = self.engine.object(st.st_ino, fd.clone(), st.st_size as u64).map_err(errno)?;
-        // A write that was applied before the object existed may have changed the size.
-        self.engine.reload(&object).map_err(errno)?;
+        // Clients find the object by themselves. A write that was applied before it existed may have changed content
+        // and size.
+        let object = self.engine.slow_object(st.st_ino, fd.clone(), st.st_size as u64).map_err(errno)?;
+        self.engine.reload_if_changed(&object).map_err(errno)?;
+        object.set_slow(false);
         let file = Arc::new(AnnouncedFile::new(fd, object).map_err(errno)?);
         files.by_id.insert(st.st_ino, file.clone());
         Ok(file)
