@@ -27,10 +27,12 @@ MOUNT_HELPERS ?= $(if $(filter /usr /usr/local,$(PREFIX)),/sbin,$(PREFIX)/sbin)
 ZSH_COMPLETIONS ?= $(PREFIX)/share/zsh/site-functions
 # The directory of built programs.
 BUILT ?= target/release
+# Settings for the units of databases.
+DROP_INS := postgresql@.service.d mariadb.service.d
 INSTALLED = $(PREFIX)/bin/terrace $(PREFIX)/lib/terrace/libterrace_preload.so $(PREFIX)/lib/systemd/system/terrace@.service \
 	$(PREFIX)/share/man/man1/terrace.1 $(PREFIX)/share/man/man8/mount.fuse.terrace.8 $(PREFIX)/share/man/man8/umount.fuse.terrace.8 \
 	$(PREFIX)/share/bash-completion/completions/terrace $(ZSH_COMPLETIONS)/_terrace $(PREFIX)/share/fish/vendor_completions.d/terrace.fish \
-	$(PREFIX)/share/doc/terrace/terrace.toml $(MOUNT_HELPERS)/mount.fuse.terrace $(MOUNT_HELPERS)/umount.fuse.terrace
+	$(PREFIX)/share/doc/terrace/terrace.toml $(DROP_INS:%=$(PREFIX)/share/doc/terrace/%/terrace.conf) $(MOUNT_HELPERS)/mount.fuse.terrace $(MOUNT_HELPERS)/umount.fuse.terrace
 
 # What must hold in the least memory beside a compressed tier that is always busy, as it does without; each mount must show that it was.
 WITH_TIER := TERRACE_CONFIG="$(CURDIR)/crates/lab/terrace-tests/data/compressed.toml" TERRACE_BUSY_TIER=1
@@ -70,7 +72,7 @@ PACKAGES_redis-suite := $(PACKAGES_build) tcl python3
 PACKAGES_lint := codespell
 PACKAGES_python := $(PACKAGES_build) python3 python3-venv
 PACKAGES_vm := $(PACKAGES_build) apt dpkg binutils qemu-system-x86 busybox-static e2fsprogs
-PACKAGES_test := $(PACKAGES_demo) $(PACKAGES_lint) $(PACKAGES_python) bindfs sshfs openssh-sftp-server fuse-overlayfs git python3 procps e2fsprogs attr libjemalloc2 liburing-dev python3-h5py postgresql
+PACKAGES_test := $(PACKAGES_demo) $(PACKAGES_lint) $(PACKAGES_python) bindfs sshfs openssh-sftp-server fuse-overlayfs git python3 procps e2fsprogs attr libjemalloc2 liburing-dev python3-h5py postgresql systemd
 # Each has a file system of the zoo; a kind whose package Debian lacks is counted as missing.
 PACKAGES_sources := $(PACKAGES_test) btrfs-progs cryfs dosfstools encfs exfat-fuse exfatprogs f2fs-tools fuse2fs gocryptfs mergerfs ntfs-3g rclone squashfs-tools unionfs-fuse xfsprogs
 # The page of `terrace top` is tested in a browser, where there is one.
@@ -209,6 +211,8 @@ install:
 	install -d "$(DESTDIR)$(PREFIX)/lib/systemd/system" "$(DESTDIR)$(PREFIX)/share/man/man1" "$(DESTDIR)$(PREFIX)/share/bash-completion/completions" \
 		"$(DESTDIR)$(ZSH_COMPLETIONS)" "$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d" "$(DESTDIR)$(MOUNT_HELPERS)"
 	sed 's|@BINDIR@|$(PREFIX)/bin|' contrib/terrace@.service > "$(DESTDIR)$(PREFIX)/lib/systemd/system/terrace@.service"
+	for unit in $(DROP_INS); do install -d "$(DESTDIR)$(PREFIX)/share/doc/terrace/$$unit"; \
+		sed 's|@BINDIR@|$(PREFIX)/bin|' contrib/$$unit/terrace.conf > "$(DESTDIR)$(PREFIX)/share/doc/terrace/$$unit/terrace.conf"; done
 	echo '.so man8/mount.fuse.terrace.8' > "$(DESTDIR)$(PREFIX)/share/man/man8/umount.fuse.terrace.8"
 	$(BUILT)/terrace generate man > "$(DESTDIR)$(PREFIX)/share/man/man1/terrace.1"
 	$(BUILT)/terrace generate complete-bash > "$(DESTDIR)$(PREFIX)/share/bash-completion/completions/terrace"
@@ -220,7 +224,7 @@ install:
 ## uninstall: removes what `make install` with the same PREFIX has put there
 uninstall:
 	rm -f $(foreach file,$(INSTALLED),"$(DESTDIR)$(file)")
-	rmdir --ignore-fail-on-non-empty $(foreach dir,lib/terrace share/doc/terrace,"$(DESTDIR)$(PREFIX)/$(dir)") 2>/dev/null || true
+	rmdir --ignore-fail-on-non-empty $(foreach dir,lib/terrace $(DROP_INS:%=share/doc/terrace/%) share/doc/terrace,"$(DESTDIR)$(PREFIX)/$(dir)") 2>/dev/null || true
 
 ## deb: a Debian package, in target/debian
 deb: packages-deb build $(TOOLS)/bin/cargo-deb

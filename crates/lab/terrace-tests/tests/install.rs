@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use terrace_tests::process;
+use terrace_tests::tools::need;
 use terrace_tests::{TestDir, product, workspace};
 
 /// All files installed below PREFIX, and whether they are executable.
@@ -15,6 +16,8 @@ const FILES: &[(&str, bool)] = &[
     ("lib/systemd/system/terrace@.service", false),
     ("lib/terrace/libterrace_preload.so", false),
     ("share/bash-completion/completions/terrace", false),
+    ("share/doc/terrace/mariadb.service.d/terrace.conf", false),
+    ("share/doc/terrace/postgresql@.service.d/terrace.conf", false),
     ("share/doc/terrace/terrace.toml", false),
     ("share/fish/vendor_completions.d/terrace.fish", false),
     ("share/man/man1/terrace.1", false),
@@ -79,8 +82,29 @@ fn install_puts_every_file_at_its_place_and_takes_it_away() {
     for completion in FILES.iter().map(|(name, _)| *name).filter(|name| name.contains("complet")) {
         assert!(read(completion).contains("drop-caches"), "{completion}");
     }
+    for unit in ["postgresql@15-main.service", "mariadb.service"] {
+        verify_drop_in(&prefix.join("share/doc/terrace"), unit, &dir.sub("units"));
+    }
     make("uninstall", &variables);
     assert_eq!(all_below(&prefix), BTreeSet::new());
+}
+
+/// systemd takes a unit with the installed drop-in.
+#[track_caller]
+fn verify_drop_in(installed: &Path, unit: &str, units: &Path) {
+    let template = unit.replace("@15-main", "@");
+    fs::create_dir(units.join(format!("{template}.d"))).unwrap();
+    fs::copy(
+        installed.join(format!("{template}.d/terrace.conf")),
+        units.join(format!("{template}.d/terrace.conf")),
+    )
+    .unwrap();
+    fs::write(units.join(&template), "[Service]\nType=notify\nExecStart=/bin/true\n").unwrap();
+    let mut analyze = Command::new(need("systemd-analyze", "systemd"));
+    analyze.args(["verify", "--man=no"]).arg(units.join(unit));
+    analyze.env("SYSTEMD_UNIT_PATH", format!("{}:", units.display()));
+    let verified = process::run(&mut analyze, 60);
+    assert!(verified.status.success() && verified.stderr.is_empty(), "{unit}: {verified}");
 }
 
 /// With DESTDIR, links and units name the final place; the package contains all staged files.

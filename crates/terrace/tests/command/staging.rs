@@ -68,8 +68,7 @@ fn staging_out_writes_to_the_source() {
 #[test]
 fn staging_refuses_what_terrace_does_not_serve() {
     let Some(test) = TestMount::new() else { return };
-    stage(&["in", text(&test.src)])
-        .refused(&["terrace serves nothing here", "`terrace stat` lists them"]);
+    stage(&["in", text(&test.src)]).refused(&["terrace serves nothing here", "`terrace stat` lists them"]);
     stage(&["in", "/nonexistent"]).refused(&["/nonexistent: "]);
     stage(&["in", "--part", "9-3", "/tmp"]).refused(&["FROM-TO"]);
     stage(&["in", "--workers", "0", "/tmp"]).refused(&["write a number from 1 to 64"]);
