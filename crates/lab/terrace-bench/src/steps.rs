@@ -16,6 +16,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use terrace_api::stats::StatReport;
 
+/// Name of the steps that check the data.
+pub(crate) const VERIFY: &str = "verify";
+
 /// One command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {

@@ -2,7 +2,7 @@
 
 use crate::cgroup::{Memory, OwnedGroup, Throttle};
 use crate::meters::Meters;
-use crate::steps::{self, Context, Outcome, Step};
+use crate::steps::{self, Context, Outcome, Step, VERIFY};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
@@ -87,8 +87,8 @@ pub(crate) struct End {
     pub(crate) stats: Option<StatReport>,
     /// Maximum of the pinned bytes (sampled).
     pub(crate) pinned_max: u64,
-    /// Maximum over the steps of the pinned bytes without the cache's memory at the end of the step. None: no
-    /// preload path has served.
+    /// Maximum over the steps of the pinned bytes without the cache's memory at the end of the step. Without the
+    /// verification, to which the cache gives way. None: no preload path has served.
     pub(crate) beside_max: Option<u64>,
     /// The group's counters at the end.
     pub(crate) memory: Option<Memory>,
@@ -257,7 +257,9 @@ impl RunningSystem {
         self.sample();
         let outcome: Outcome = serde_json::from_str(&line).map_err(|e| e.to_string())?;
         let beside = outcome.preload.map(|cache| self.pinned_in_step.saturating_sub(cache.used_bytes));
-        self.beside_max = self.beside_max.max(beside);
+        if step.name != VERIFY {
+            self.beside_max = self.beside_max.max(beside);
+        }
         match outcome.status {
             _ if interrupted() => Err("interrupted".into()),
             0 => Ok(outcome),

@@ -7,7 +7,7 @@ use crate::fio::random_options;
 use crate::format::name_of;
 use crate::machine;
 use crate::pages::{self, MIB};
-use crate::steps::Step;
+use crate::steps::{Step, VERIFY};
 use crate::system::Places;
 use std::path::{Path, PathBuf};
 
@@ -65,8 +65,6 @@ pub(crate) struct Hybrid {
 pub(crate) const MEASURE: &str = "measure";
 /// The step that warms up.
 pub(crate) const WARM: &str = "warm";
-/// The steps that check the data.
-pub(crate) const VERIFY: &str = "verify";
 /// Pages checked in full at the end of each run, at one latency of the device each.
 const PAGES_CHECKED: u64 = 1024;
 /// Interval of a series.

@@ -1,10 +1,10 @@
 //! Metrics of a run, and reasons to refuse it as a measurement.
 
-use super::load::{Load, SERIES_MS, VERIFY};
+use super::load::{Load, SERIES_MS};
 use super::spec::{Access, Expect, LoadKind, Preload, SystemKind};
 use crate::fio;
 use crate::pages::MIB;
-use crate::steps::Outcome;
+use crate::steps::{Outcome, VERIFY};
 use crate::system::End;
 use std::collections::BTreeMap;
 use terrace_api::stats::Stats;
