@@ -70,7 +70,7 @@ fn limits(args: &cli::Trace) -> Result<Limits> {
         let sane = (0.01..=SECONDS_MAX).contains(&seconds);
         sane.then(|| Duration::from_secs_f64(seconds)).ok_or_else(|| {
             let cure = "write 0.01 to 604800 seconds, or leave it out and press Ctrl-C";
-            Failure::new("--seconds", format!("{seconds} is no length of time"), cure)
+            Failure::new("--seconds", format!("{seconds} s is outside of the range"), cure)
         })
     });
     let max: Size =

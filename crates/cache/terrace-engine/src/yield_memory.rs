@@ -72,7 +72,7 @@ impl SegmentHandles {
         self.segment.header().populated.store(end, Ordering::Release);
         for gap in kept.gaps(0..end).chain(std::iter::once(end..frames_max)) {
             if let Err(e) = self.punch(gap.clone()) {
-                tracing::warn!("memory of frames {gap:?} not given back: {e}");
+                tracing::warn!("the kernel does not free the memory of frames {gap:?}: {e}");
             }
         }
         before.saturating_sub(self.resident_bytes())

@@ -1,5 +1,4 @@
-//! Chooses the adjacent pages of one direct read: on the device if their slots are adjacent, or else from the
-//! source.
+//! A direct read takes adjacent pages from the device if their slots are adjacent, and else from the source.
 //!
 //! Some pages of a run may be on the device while those around them are not. The source has these pages, too.
 //! Reading them on the device would split one request to the source in two. So a gap of up to [`GAP_MAX`]

@@ -1,4 +1,4 @@
-//! The touch table: read counts of frames and compressed pages.
+//! The touch table counts the reads of frames and compressed pages.
 
 use crate::layout::{Geometry, PAGE_SIZE, ZSPAGE_TOUCHES};
 use crate::mapping::Mapping;

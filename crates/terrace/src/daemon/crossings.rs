@@ -1,4 +1,5 @@
-//! Mounts of terrace that the mount path does not enter, kept up to date with the kernel's mount table.
+//! Lookups refuse mounts of terrace inside the source, which could deadlock. The list follows the kernel's mount
+//! table.
 
 use std::fs::File;
 use std::sync::Weak;

@@ -40,7 +40,7 @@ pub(super) fn choose(args: &cli::Run, config: &Config, place: &Place) -> Result<
         }
         if !is_local(place.src_fd.as_fd()) {
             return refuse(
-                "the file system is none of ext4, XFS, Btrfs and F2FS, whose times show each change",
+                "the file system may hide changes from file times; ext2 to ext4, XFS, Btrfs and F2FS do not",
                 "move the files there, or leave --exclusive out",
             );
         }

@@ -201,7 +201,11 @@ fn password(path: &Path) -> Result<String> {
 fn cluster(path: &Path, args: &ServeKv) -> Result<Cluster> {
     let name = path.display();
     let Some(port) = port(args) else {
-        return Err(Failure::new("--cluster", "the map names servers by port", "give --port PORT"));
+        return Err(Failure::new(
+            "--cluster",
+            "the cluster map identifies each server by its port, and this server has none",
+            "give --port PORT",
+        ));
     };
     let text = std::fs::read_to_string(path)
         .map_err(|err| Failure::new(name, reason(err), "name the file with the map of the servers"))?;

@@ -1,4 +1,4 @@
-//! `terrace tier add`, `remove` and `resize`: the command's side.
+//! `terrace tier add`, `remove` and `resize` send the change to the daemon, and print the result.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

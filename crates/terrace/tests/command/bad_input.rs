@@ -113,8 +113,8 @@ fn usage() {
     told(terrace(["lru", "/tmp", "--evict", "old"])).refused(&["'old'"]);
     let trace = |more: [&str; 2]| told(terrace(["trace", "/tmp", "-o", "/nonexistent/t", more[0], more[1]]));
     told(terrace(["trace", "/tmp"])).refused(&["--output"]);
-    trace(["--seconds=-1", "--json"]).refused(&["--seconds: -1 is no length of time"]);
-    trace(["--seconds", "0"]).refused(&["--seconds: 0 is no length of time"]);
+    trace(["--seconds=-1", "--json"]).refused(&["--seconds: -1 s is outside of the range"]);
+    trace(["--seconds", "0"]).refused(&["--seconds: 0 s is outside of the range"]);
     trace(["--max", "1KiB"]).refused(&["--max: 1KiB holds no trace"]);
     trace(["--max", "much"]).refused(&["`much` is not a size"]);
     trace(["--seconds", "1"]).refused(&["terrace serves nothing here"]);

@@ -361,7 +361,7 @@ pub(crate) fn adopt(cx: &Context, device: &DeviceIo, undestaged: Undestaged) {
     let name = device.name();
     if undestaged.hidden || undestaged.damaged > 0 {
         tracing::error!(
-            "tier {name}: damaged keys, and {} damaged pages: acknowledged writes that the source lacks may be lost",
+            "tier {name} has {} damaged pages, or damaged keys that hide some: acknowledged writes that the source lacks may be lost",
             undestaged.damaged
         );
     }

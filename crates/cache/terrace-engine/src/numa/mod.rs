@@ -1,6 +1,6 @@
-//! NUMA placement of threads: [`topology`] reads the machine, `observe` measures threads,
-//! `terrace_policy::numa` decides, [`act`] moves threads and restores their masks. `service` is the daemon's
-//! thread for all of this.
+//! NUMA placement of threads: [`topology`] reads the machine, `observe` measures each thread's traffic with
+//! each node, `terrace_policy::numa` decides, [`act`] moves threads and restores their masks. The daemon's
+//! thread for this is in `service`.
 
 pub mod act;
 mod chunks;

@@ -1,4 +1,4 @@
-//! Hints of clients: spans that a program will read or no longer needs, and sequential reads.
+//! Clients send hints: a program will read a span, no longer needs it, or reads the file in order.
 
 use crate::context::Context;
 use crate::preload_server::connection::Connection;

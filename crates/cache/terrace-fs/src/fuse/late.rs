@@ -57,7 +57,7 @@ impl<C: PageCache> Late<C> {
             spawn(forget).and_then(|()| is_done.recv_timeout(ANSWER_DELAY_MAX).map_err(io::Error::other))
         {
             tracing::error!(
-                "inode {nodeid}: the kernel has not dropped data older than a write ({err}), and may show them"
+                "inode {nodeid}: the kernel keeps data older than a write, and programs may read them ({err})"
             );
         }
         reply.written(length(&range));

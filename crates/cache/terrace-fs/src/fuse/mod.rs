@@ -41,7 +41,7 @@ pub fn connect<C: PageCache>(
     if recovering {
         if !handshake::request_resend(own.as_fd())? {
             tracing::warn!(
-                "this kernel cannot resend requests (Linux 6.9 can): requests open at the crash fail"
+                "unanswered requests fail after the crash: this kernel cannot resend them (Linux 6.9 can)"
             );
         }
         namespace.note_resend_requested();

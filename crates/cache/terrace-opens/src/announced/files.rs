@@ -1,4 +1,4 @@
-//! The files of a run that are served while its programs write them.
+//! `terrace run --exclusive` serves these files from memory while its programs write and announce each write.
 
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};

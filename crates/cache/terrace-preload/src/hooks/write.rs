@@ -1,5 +1,5 @@
-//! Hooks of write, pwrite, ftruncate and other calls that change files: they announce the change before the
-//! real call ([`crate::guarded`]). Also of calls after which writes are unseen ([`crate::lasting`]):
+//! Hooks of write, pwrite, ftruncate and other calls announce each change of a file before the real call
+//! ([`crate::guarded`]). Further hooks cover calls after which writes bypass the library ([`crate::lasting`]):
 //! asynchronous I/O, and messages that carry descriptors to other processes.
 //!
 //! A descriptor that is not marked costs a look at the table.

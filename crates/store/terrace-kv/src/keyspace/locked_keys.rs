@@ -441,7 +441,7 @@ impl<'a> LockedKeys<'a> {
     fn clean<C: Collection>(&self, key: &[u8], word: Word, content: &mut C, chain: &mut SegmentList) {
         if let Err(err) = segments::clean(self.blobs(), (key, word), content, chain) {
             tracing::warn!(
-                "dead records of a collection cannot be removed, and are tried again at its next change: {err}"
+                "a collection keeps its superseded records, and its next change retries their removal: {err}"
             );
         }
     }

@@ -218,7 +218,10 @@ impl Worker {
             }
             return;
         }
-        tracing::error!("{} clients are closed, because their changes may be lost: {err}", writers.len());
+        tracing::error!(
+            "the server closes {} clients without replies, because their writes may be lost: {err}",
+            writers.len()
+        );
         for at in writers {
             if let Some(connection) = self.connections.get_mut(at) {
                 connection.forget_replies();

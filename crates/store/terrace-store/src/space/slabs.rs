@@ -1,8 +1,8 @@
 //! Slots for small blobs: a page is divided into equal slots of one class (Bonwick: The slab allocator,
 //! 1994).
 //!
-//! A page is offered again once half of its slots are free; the last offered comes first. A page that is all
-//! free goes back to the runs. Pages with fewer free slots wait: filling a slot of a page outside memory
+//! A page takes blobs again once half of its slots are free; the latest such page is used first. A page that
+//! is all free goes back to the runs. Pages with fewer free slots wait: filling a slot of a page outside memory
 //! costs a read of the page.
 
 use super::extent::{Extent, PAGE_UNITS, UNIT};
