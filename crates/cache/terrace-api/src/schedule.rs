@@ -43,6 +43,13 @@ pub struct File {
     pub changed_ns: i64,
 }
 
+impl File {
+    /// Whether a file with these attributes is unchanged since the recording.
+    pub fn is_same(&self, bytes: u64, changed_ns: i64) -> bool {
+        (self.bytes, self.changed_ns) == (bytes, changed_ns)
+    }
+}
+
 /// Consecutive pages of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {

@@ -65,7 +65,7 @@ pub use ops::dir::{Listed, ListedPlus};
 pub use ops::file::{Opened, WriteKind, Written};
 pub use ops::lookup::Entry;
 pub use ops::open_ahead::OpenedAhead;
-pub use ops::stage::{drop_content, pin, stage, stage_down};
+pub use ops::stage::{STAGE_BYTES_MAX, drop_content, pin, stage, stage_down};
 pub use page_cache::{CachedFile, PageCache};
 pub use pressure::heap::set_up_heap;
 pub use pressure::limits;

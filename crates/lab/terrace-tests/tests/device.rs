@@ -105,7 +105,8 @@ fn device(stat: &StatReport) -> TierRow {
     devices(stat).next().unwrap_or_else(|| panic!("no tier on a device: {stat:?}")).clone()
 }
 
-fn devices(stat: &StatReport) -> impl Iterator<Item = &TierRow> {
+/// Rows of the tiers on devices.
+pub(crate) fn devices(stat: &StatReport) -> impl Iterator<Item = &TierRow> {
     stat.cache.tiers.iter().filter(|row| row.kind == TierKind::Device)
 }
 

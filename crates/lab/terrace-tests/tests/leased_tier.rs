@@ -5,10 +5,11 @@ use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::time::Duration;
 
-use terrace_api::tiers::{TierKind, TierRow};
+use terrace_api::tiers::TierRow;
 use terrace_tests::rng::{Rng, seed};
 use terrace_tests::{Side, TestDir, TestMount, amount, process};
 
+use crate::device::devices;
 use crate::leased::{kill_all, script};
 
 const PAGE: u64 = 4096;
@@ -44,8 +45,6 @@ impl Fixture {
     fn program(&mut self, seconds: u64, writes: f64) -> Command {
         let mut command = script(&self.mount, include_str!("leased/tier.py"));
         command.args([self.rng.below(100_000).to_string(), seconds.to_string(), writes.to_string()]);
-        // The source is the same disk: without this the tier would take few pages.
-        command.env("TERRACE_TEST_TIER_ALWAYS_FASTER", "1");
         command
     }
 
@@ -60,13 +59,7 @@ impl Fixture {
     }
 
     fn rows(&self) -> Vec<TierRow> {
-        let stats = self.mount.stats_of_runs();
-        stats
-            .iter()
-            .flat_map(|stat| &stat.cache.tiers)
-            .filter(|row| row.kind == TierKind::Device)
-            .cloned()
-            .collect()
+        self.mount.stats_of_runs().iter().flat_map(devices).cloned().collect()
     }
 
     /// Writes pages beside terrace, as another program would between two runs.
@@ -137,7 +130,6 @@ fn staging_needs_no_mount() {
         for f in out/passwd /etc/passwd none; do if $T stage in $f 2>/dev/null; then echo $f; exit 1; fi; done; echo staged";
     let mut command = w.mount.command("bash");
     command.args(["-c", line]).env("TERRACE", terrace_tests::product("terrace"));
-    command.env("TERRACE_TEST_TIER_ALWAYS_FASTER", "1");
     assert_eq!(process::run(&mut command, 60).expect_success(), "staged\n");
     w.mount.finish();
 }

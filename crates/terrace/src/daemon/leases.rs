@@ -15,15 +15,14 @@ use terrace_api::schedule::{self, Schedule};
 use terrace_api::stats::{self, Stats};
 use terrace_engine::source::times_of;
 use terrace_engine::{AccessPath, Engine, ObjectRef, ScheduledFiles, Serve};
+use terrace_fs::{PageCache, STAGE_BYTES_MAX};
 use terrace_opens::announced::{self, AnnouncedFiles};
 use terrace_opens::{Leases, is_leased, lease};
 
 use super::reserve;
 use crate::handover::Shared;
+use crate::size::PAGE;
 
-const PAGE: u64 = crate::size::PAGE;
-/// Longest part of a file that one request reads.
-const STAGE_MAX: u64 = 1 << 20;
 /// An open for reading would have effects on pipes and devices.
 const PATH: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
@@ -75,19 +74,17 @@ impl Served {
                 Some(known) => (known, part.bytes),
                 None => return Ok(0),
             },
-            _ => (self.object(&file).map_err(not_served)?, part.bytes.min(STAGE_MAX)),
+            _ => (self.object(&file).map_err(not_served)?, part.bytes.min(STAGE_BYTES_MAX)),
         };
-        let end = part.offset.checked_add(bytes).ok_or(Errno::INVAL)?;
-        let first = part.offset / PAGE;
-        let pages = end.div_ceil(PAGE) - first;
+        let range = part.offset..part.offset.checked_add(bytes).ok_or(Errno::INVAL)?;
         Ok(match part.how {
             Staging::Read => {
                 let mut buf = vec![0; bytes as usize];
                 engine.read(&object, part.offset, &mut buf, AccessPath::Preload)? as u64
             }
-            Staging::Pin(ms) => engine.pin(&object, first, pages, Duration::from_millis(ms)) * PAGE,
-            Staging::Down(level) => engine.stage_down(&object, first, pages, level) * PAGE,
-            Staging::Drop => engine.drop_pages(&object, first, pages) * PAGE,
+            Staging::Pin(ms) => PageCache::pin(engine, &object, range, Duration::from_millis(ms)),
+            Staging::Down(level) => PageCache::stage_down(engine, &object, range, level),
+            Staging::Drop => PageCache::drop_clean(engine, &object, range) * PAGE,
         })
     }
 
@@ -131,8 +128,11 @@ impl ScheduledFiles for Scheduled {
         let file = rustix::fs::openat2(&self.src, &recorded.path, PATH, Mode::empty(), ResolveFlags::BENEATH)
             .ok()?;
         let stat = rustix::fs::fstat(&file).ok()?;
-        let is_same = (stat.st_size as u64, times_of(&stat).0) == (recorded.bytes, recorded.changed_ns);
-        if is_same { self.served.object(&file).ok() } else { None }
+        if recorded.is_same(stat.st_size as u64, times_of(&stat).0) {
+            self.served.object(&file).ok()
+        } else {
+            None
+        }
     }
 
     fn release(&mut self, _file: u32) {}

@@ -122,9 +122,7 @@ impl ScheduledFiles for Files {
         let recorded = self.recorded.get(file as usize)?;
         let namespace = self.namespace.upgrade()?;
         let opened = namespace.open_ahead(&recorded.path).ok()?;
-        let is_same =
-            (opened.stat.st_size as u64, times_of(&opened.stat).0) == (recorded.bytes, recorded.changed_ns);
-        if !is_same {
+        if !recorded.is_same(opened.stat.st_size as u64, times_of(&opened.stat).0) {
             namespace.forget(opened.nodeid, 1);
             return None;
         }

@@ -479,6 +479,12 @@ impl Device {
             self.unrecorded.insert(id);
         }
     }
+    /// A recorded identity is void: the file's present one is to be recorded.
+    pub(crate) fn void_recorded(&mut self, id: ObjectId) {
+        if self.recorded.remove(&id).is_some() {
+            self.unrecorded.insert(id);
+        }
+    }
     pub(crate) fn has_unrecorded_identities(&self) -> bool {
         self.is_on() && !self.unrecorded.is_empty()
     }

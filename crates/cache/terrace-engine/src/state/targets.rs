@@ -362,8 +362,7 @@ impl Targets {
             if let Record::File { object, digest } = record
                 && device.recorded.get(&object) == Some(&digest)
             {
-                device.recorded.remove(&object);
-                device.unrecorded.insert(object);
+                device.void_recorded(object);
             }
         }
     }

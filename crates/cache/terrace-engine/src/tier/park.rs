@@ -120,9 +120,7 @@ impl State {
     /// The targets record the object's identity anew.
     fn void_recorded(&mut self, id: ObjectId) {
         for device in self.targets.iter_mut().flat_map(|targets| &mut targets.all) {
-            if device.recorded.remove(&id).is_some() {
-                device.unrecorded.insert(id);
-            }
+            device.void_recorded(id);
         }
     }
     /// Prepares the return of a just published object's parked pages. True: there are some.

@@ -23,8 +23,8 @@ pub(crate) const DROP: u32 = 0x4010_7403;
 /// `_IOW('t', 4, [u64; 3])`: offset, length, level of a tier. Moves unused pages of the range from memory to
 /// the tier. Returns the bytes of the range that tiers then have.
 pub(crate) const DOWN: u32 = 0x4018_7404;
-/// Longest part of a file in one ioctl.
-const STAGE_BYTES_MAX: u64 = 1 << 20;
+/// Longest part of a file in one request, bytes.
+pub const STAGE_BYTES_MAX: u64 = 1 << 20;
 
 /// Makes the mount's daemon stage a part of a file. Returns the bytes that are staged.
 ///
