@@ -119,11 +119,16 @@ fn a_reboot_in_the_middle_of_a_run_makes_the_tier_cold() {
         let (engine, objects) = w.start();
         wait_until("parked pages", || all(&engine)[0].parked.is_empty());
         let found = device_pages(&engine);
-        w.read_all(&engine, &objects);
+        // On a busy machine pages leave memory faster than the device takes them: some are dropped.
+        wait_until("a third of all pages is on the device", || {
+            w.read_all(&engine, &objects);
+            device_pages(&engine) > PAGES
+        });
         engine.record_identities();
         engine.halt();
         found
     });
+    // Pages in the last batch were not durable.
     assert!(found[0] == 0 && found[1] > PAGES / 2 && found[2] == 0 && found[3] > PAGES / 2, "{found:?}");
 }
 
@@ -142,7 +147,10 @@ fn file_with_announced_writes_is_warm_once_they_are_applied() {
             engine.clients.writers.as_ref().unwrap().drain(&engine.cx);
             renew()
         });
-        (0..3).for_each(|_| w.read_all(&engine, &objects));
+        wait_until("half of the file is on the device", || {
+            w.read_all(&engine, &objects);
+            engine.cx.state.lock().on_devices(&objects[0], span) > PAGES / 2
+        });
         engine.record_identities();
         let writes = engine.handles().writes.as_ref().unwrap().writes.clone();
         assert!(writes.begin(None, WriteSpan::of(objects[0].id(), 5 * PAGE as u64, PAGE as u64)).is_none());
