@@ -56,6 +56,9 @@ pub(crate) struct Config {
     /// holds for one run.
     #[serde(skip)]
     pub exclusive: bool,
+    /// Programs of the run announce their writes, and fanotify shows the opens of other programs.
+    #[serde(skip)]
+    pub guarded: bool,
 }
 
 /// `[dirty]`
@@ -289,6 +292,7 @@ impl Default for Config {
             metrics: Metrics::default(),
             log: Log::default(),
             exclusive: false,
+            guarded: false,
         }
     }
 }

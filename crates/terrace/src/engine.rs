@@ -219,7 +219,7 @@ pub(crate) fn engine_config(config: &Config, held: &[OpenTarget]) -> EngineConfi
         placement: config.tier.placement.clone(),
         ring_slots: config.preload.ring_slots as usize,
         clients_max: config.preload.clients_max as usize,
-        announced_writes: config.exclusive,
+        announced_writes: config.exclusive || config.guarded,
         numa: NumaConfig {
             mode: config.numa,
             read_capacity: f64::from(config.numa_read_mb_s) * 1e6,

@@ -6,9 +6,11 @@ mod shortage;
 use std::net::TcpListener;
 use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
+use std::sync::Arc;
 
 use rustix::process::Pid;
 use terrace_api::schedule::Schedule;
+use terrace_opens::guard::Listener;
 
 use crate::config::Config;
 use crate::engine::Memory;
@@ -39,6 +41,8 @@ pub(crate) struct Shared {
     pub tier: Tier,
     /// /dev/fuse; none with leases, which need no mount.
     pub fuse: Option<OwnedFd>,
+    /// The fanotify group, where programs announce their writes.
+    pub opens: Option<Arc<Listener>>,
     /// The mount's device, major and minor; none if the mount table does not show it.
     pub mount_dev: Option<(u32, u32)>,
     pub control: UnixListener,

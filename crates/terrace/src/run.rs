@@ -69,8 +69,7 @@ pub(crate) fn run(args: cli::Run) -> Result<ExitCode> {
     let schedule = args.prefetch.as_deref().map(prefetch::read).transpose()?;
     config.look_up_device(&place.src)?;
     cgroup::tell_if_too_small(config.memory.fixed());
-    config.exclusive = args.exclusive;
-    let by = lease::choose(&args, &config, &place)?;
+    let by = lease::choose(&args, &mut config, &place)?;
     if by == By::Mount {
         place.may_be_covered()?;
     }
@@ -79,7 +78,7 @@ pub(crate) fn run(args: cli::Run) -> Result<ExitCode> {
         By::Leases => Setting { excepted: Excepted::default(), cwd: None },
         By::Mount => prepare_mount(&mut config, &place, &excepted, library.is_some())?,
     };
-    let mut environment = lease::environment(by, args.exclusive, &place.src, &excepted);
+    let mut environment = lease::environment(by, &config, &place.src, &excepted);
     let dir = place.mnt.clone();
     let filter = library.as_ref().and_then(|_| filter::environment());
     let started = supervisor::start(Task {

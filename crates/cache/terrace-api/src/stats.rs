@@ -116,16 +116,18 @@ pub struct Leases {
     pub refused: u64,
 }
 
-/// Files served without a mount, while the programs of the run write them (`terrace run --exclusive`).
+/// Files served without a mount, while programs of the run write them and announce each write.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Announced {
     /// Files that clients read from memory.
     pub served: u64,
-    /// Files that the kernel serves after a change without an announcement.
+    /// Files that the kernel serves: a program has changed one without an announcement, or may do so.
     pub left: u64,
     /// Changes without an announcement so far.
     pub unannounced: u64,
+    /// Opens for writing so far by programs that announce no writes. Only root sees them.
+    pub strangers: u64,
 }
 
 /// A server of keys.

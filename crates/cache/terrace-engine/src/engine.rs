@@ -300,6 +300,18 @@ impl Engine {
     pub fn is_written(&self, o: &ObjectRef) -> bool {
         self.clients.writers.as_ref().is_some_and(|writers| writers.is_written(o.id()))
     }
+    /// True if programs announce their writes.
+    pub fn announces_writes(&self) -> bool {
+        self.clients.writers.is_some()
+    }
+    /// True if the library of a process announces an open for writing that waits now.
+    pub fn announces_open(&self, pid: i32) -> bool {
+        self.clients.writers.as_ref().is_some_and(|writers| writers.announces_open(pid))
+    }
+    /// The processes that announce the writes of all their descriptors.
+    pub fn announcing_processes(&self) -> Vec<i32> {
+        self.clients.writers.as_ref().map_or_else(Vec::new, |writers| writers.processes())
+    }
     /// Sets the callback that serves files without a mount. It must not keep the engine alive.
     pub fn set_server(&self, server: Arc<dyn Serve>) {
         let _ = self.cx.server.set(server);

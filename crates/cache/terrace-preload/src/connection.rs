@@ -12,14 +12,15 @@
 //! Requests that other processes rely on (MAPPED), and slow ones (FLUSH), use a separate connection. These
 //! requests work after the preload path has closed for this process.
 
-use crate::exchange::{HELLO_FDS, REQUIRED_FDS, exchange, is_hung_up, tell};
+use crate::exchange::{HELLO_FDS, REQUIRED_FDS, address_of, exchange, is_hung_up, tell};
 use crate::local::local;
 use crate::sys::{self, Identity};
 use crate::{directory, helper, quiet, rings, table};
 use std::cell::UnsafeCell;
-use std::ffi::c_int;
+use std::ffi::{CStr, c_int};
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 use terrace_shm::layout::{LAYOUT_VERSION, NO_LEASES};
 use terrace_shm::proto::{self, Hint, Reply, Request};
@@ -101,35 +102,26 @@ static INHERITED: helper::Slot = helper::Slot::new();
 
 static ADDRESS: Static<libc::sockaddr_un> = Static(UnsafeCell::new(MaybeUninit::uninit()));
 
-/// Reads the environment. Called once, from .init_array.
-pub(crate) fn configure() {
-    let (Some(path), Some(dev)) = (sys::variable(c"TERRACE_SOCKET"), sys::variable(c"TERRACE_DEV")) else {
-        return;
-    };
-    let Some(dev) = std::str::from_utf8(dev).ok().and_then(|s| s.parse::<u64>().ok()).filter(|&d| d != 0)
-    else {
-        return;
-    };
+/// Called once this process has a page for announced writes.
+static HAS_PAGE: OnceLock<fn()> = OnceLock::new();
+
+/// Reads the environment. Called once, from .init_array. `has_page`: see [`HAS_PAGE`].
+pub(crate) fn configure(has_page: fn()) {
+    let _ = HAS_PAGE.set(has_page);
+    let dev = number(c"TERRACE_DEV").filter(|&dev| dev != 0);
+    let (Some(path), Some(dev)) = (sys::variable(c"TERRACE_SOCKET"), dev) else { return };
     if quiet::is_filtered() {
         return;
     }
-    // SAFETY: all zero is a valid sockaddr_un.
-    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-    if path.is_empty() || path.len() >= address.sun_path.len() {
-        return;
-    }
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    for (to, from) in address.sun_path.iter_mut().zip(path) {
-        *to = *from as std::ffi::c_char;
-    }
-    if let Some(large) =
-        sys::variable(c"TERRACE_LARGE_FILE").and_then(|v| std::str::from_utf8(v).ok()?.parse().ok())
-    {
-        LARGE_FILE.store(large, Ordering::Relaxed);
-    }
+    let Some(address) = address_of(path) else { return };
+    number(c"TERRACE_LARGE_FILE").inspect(|&large| LARGE_FILE.store(large, Ordering::Relaxed));
     // SAFETY: written before DEV publishes it.
     unsafe { (*ADDRESS.0.get()).write(address) };
     DEV.store(dev, Ordering::Release);
+}
+
+fn number(name: &CStr) -> Option<u64> {
+    std::str::from_utf8(sys::variable(name)?).ok()?.parse().ok()
 }
 
 /// st_dev of the mount, if its daemon needs announcements. It stays after the preload path has closed:
@@ -327,6 +319,14 @@ pub(crate) fn serve(fd: c_int) -> Option<Reply> {
     ask(&held, proto::SERVE, Some(fd), &mut [-1; HELLO_FDS], ANSWER_MS)
 }
 
+/// Announces an open for writing of a file that the daemon may serve. A stopped daemon delays no open.
+pub(crate) fn watch(fd: c_int) {
+    let has_holder = world().is_some_and(Attachment::has_lease_holder);
+    if let Some(held) = volatile().filter(|_| has_holder).and_then(Held::take) {
+        ask(&held, proto::WATCH, Some(fd), &mut [-1; HELLO_FDS], ANSWER_MS);
+    }
+}
+
 /// Requests target number `n` of the device tiers. None: not available now. The caller owns the table and the
 /// target. Err: no such target, or none for clients (`EOPNOTSUPP`).
 pub(crate) fn device(n: u32) -> Option<Result<[c_int; 2], c_int>> {
@@ -430,8 +430,7 @@ pub(crate) fn ring_bell() {
         return;
     }
     if let Some(fd) = known().and_then(|v| v.socket.get()) {
-        let bell = Request { op: proto::RING, version: LAYOUT_VERSION };
-        tell(fd, bell.as_bytes());
+        tell(fd, Request { op: proto::RING, version: LAYOUT_VERSION }.as_bytes());
     }
 }
 
@@ -576,7 +575,8 @@ fn welcome(v: &'static Volatile, reply: &Reply, fds: &mut [c_int; HELLO_FDS]) ->
     let ring = rings::take(unsafe { BorrowedFd::borrow_raw(fds[2]) }, reply.ring_slots as usize)?;
     // A process keeps its first page, also with a new daemon: writes are under way there.
     if writes.is_some() && v.writes_page.load(Ordering::Relaxed) == 0 {
-        v.writes_page.store(reply.object as u32, Ordering::Release);
+        v.writes_page.store(reply.object as u32, Ordering::SeqCst);
+        HAS_PAGE.get().inspect(|has_page| has_page());
     }
     v.ring.store(ring as u32 + 1, Ordering::Release);
     Some(())

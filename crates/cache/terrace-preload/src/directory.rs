@@ -15,6 +15,7 @@ unsafe impl Sync for Text {}
 static TEXT: Text = Text(UnsafeCell::new([0; TEXT_MAX]));
 static LEN: AtomicUsize = AtomicUsize::new(0);
 static ANNOUNCES_WRITES: AtomicBool = AtomicBool::new(false);
+static GUARDED: AtomicBool = AtomicBool::new(false);
 
 /// Reads the environment. Called once, from .init_array.
 pub(crate) fn configure() {
@@ -24,14 +25,21 @@ pub(crate) fn configure() {
     // SAFETY: not read before LEN publishes it.
     unsafe { (&mut *TEXT.0.get())[..told.len()].copy_from_slice(told) };
     LEN.store(told.len(), Ordering::Release);
-    let announces = !told.is_empty() && sys::variable(c"TERRACE_WRITES") == Some(b"1");
-    ANNOUNCES_WRITES.store(announces, Ordering::Release);
+    let writes = sys::variable(c"TERRACE_WRITES").filter(|_| !told.is_empty());
+    GUARDED.store(writes == Some(b"guarded"), Ordering::Release);
+    ANNOUNCES_WRITES.store(matches!(writes, Some(b"guarded" | b"exclusive")), Ordering::Release);
 }
 
 /// Whether the directory's files are served while programs write them: each write is announced.
 #[inline]
 pub(crate) fn announces_writes() -> bool {
     ANNOUNCES_WRITES.load(Ordering::Relaxed)
+}
+
+/// Whether the daemon sees opens of written files: it knows processes that announce nothing.
+#[inline]
+pub(crate) fn is_guarded() -> bool {
+    GUARDED.load(Ordering::Relaxed)
 }
 
 /// Whether a directory is served by leases, without a mount.

@@ -16,6 +16,20 @@ pub(crate) const REQUIRED_FDS: usize = 3;
 struct Control([u8; 64]);
 const CONTROL_HEAD: usize = size_of::<libc::cmsghdr>();
 
+/// The address of a socket at `path`. None: the path is empty or too long.
+pub(crate) fn address_of(path: &[u8]) -> Option<libc::sockaddr_un> {
+    // SAFETY: all zero is a valid sockaddr_un.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    if path.is_empty() || path.len() >= address.sun_path.len() {
+        return None;
+    }
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    for (to, from) in address.sun_path.iter_mut().zip(path) {
+        *to = *from as std::ffi::c_char;
+    }
+    Some(address)
+}
+
 /// Sends a request and waits for its answer. None: the connection is no longer usable.
 pub(crate) fn exchange(
     s: c_int,

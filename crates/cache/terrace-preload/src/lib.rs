@@ -66,7 +66,7 @@ extern "C" fn start() {
         // stderr.
         std::panic::set_hook(Box::new(|_| ()));
         next::start();
-        connection::configure();
+        connection::configure(writers::begin_announcing);
         directory::configure();
         if connection::mount_dev().is_some() {
             hooks::watch_forks();

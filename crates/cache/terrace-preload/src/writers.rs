@@ -1,20 +1,25 @@
 //! Writers: descriptors with announced writes. They are open for writing, on a regular file of the served
 //! directory's device. Files are served by inode: a path shows no hard links, and no moved or mounted names.
+//!
+//! Where the daemon sees opens, a process announces nothing until it opens a large file. Small and new files are
+//! not served, so most programs need no connection.
 
 use crate::guarded::{self, Ticket};
 use crate::lasting::{self, Until};
 use crate::local::local;
 use crate::table;
-use crate::{connection, sys};
+use crate::{connection, directory, sys};
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicBool, Ordering, fence};
-use terrace_shm::writes::Span;
+use terrace_shm::writes::{ClientPage, Span};
 
 /// Descriptors that are tried without /proc.
 const TRIED: c_int = 1024;
 
 /// Whether writes of any descriptor may be unseen, by a ring.
 static UNSEEN: AtomicBool = AtomicBool::new(false);
+/// Whether a descriptor of a small file may be without a mark.
+static UNMARKED: AtomicBool = AtomicBool::new(false);
 
 /// Marks a descriptor that an open has just made.
 pub(crate) fn opened(fd: c_int, flags: c_int) {
@@ -27,13 +32,86 @@ pub(crate) fn opened(fd: c_int, flags: c_int) {
         return;
     }
     let mode = flags & libc::O_ACCMODE;
-    if mode != libc::O_RDONLY {
+    let is_large = size >= connection::large_file();
+    if mode != libc::O_RDONLY && (is_large || must_announce()) {
         watch(fd, id.ino, flags & libc::O_APPEND != 0, false);
     }
-    let is_large = size >= connection::large_file();
     if mode != libc::O_WRONLY && is_large && connection::mount_dev().is_some() {
         table::mark(fd, id.ino, flags & libc::O_DIRECT != 0);
     }
+}
+
+/// Whether descriptors of small files are marked, too. A thread that registers this process meanwhile finds them.
+fn must_announce() -> bool {
+    let is_known = || !directory::is_guarded() || connection::writes_page().is_some();
+    is_known() || {
+        UNMARKED.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        is_known()
+    }
+}
+
+/// The process has its client page: announces that unmarked descriptors are written until their close. Then the
+/// daemon counts the process as one that announces its writes.
+#[cold]
+pub(crate) fn begin_announcing() {
+    fence(Ordering::SeqCst);
+    if directory::is_guarded() && UNMARKED.load(Ordering::SeqCst) {
+        let until = if UNSEEN.load(Ordering::SeqCst) { Until::Exit } else { Until::Close };
+        let hold = |fd| {
+            if let Some((object, _)) = look(fd).filter(|_| table::writer(fd).is_none()) {
+                lasting::hold(fd, object, until);
+            }
+        };
+        if each_open(&mut { hold }).is_none() {
+            (0..TRIED).for_each(hold);
+        }
+    }
+    if let Some(page) = connection::writes_page() {
+        page.set_ready();
+    }
+}
+
+/// Before an open. If it may write a large file, the process registers first. Returns whether the daemon is
+/// shown that the library sees the open ([`opening_end`]).
+///
+/// # Safety
+/// As [`emptying`].
+pub(crate) unsafe fn opening(dir: c_int, path: *const c_char, flags: c_int) -> bool {
+    let writes = flags & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY && flags & libc::O_PATH == 0;
+    let Some(dev) = connection::announced_dev().filter(|_| writes && directory::is_guarded()) else {
+        return false;
+    };
+    if local().vforked() {
+        return false;
+    }
+    // SAFETY: the caller's promise.
+    let found = unsafe { sys::identity_at(dir, path, 0) };
+    let large = connection::large_file();
+    let may_be_served =
+        found.ok().filter(|&(id, kind, size)| id.dev == dev && kind == libc::S_IFREG && size >= large);
+    if may_be_served.is_some() {
+        connection::register_writer();
+    }
+    let Some(page) = connection::writes_page() else { return false };
+    let is_watched = |object| connection::world().is_some_and(|world| world.segment.is_watched(object));
+    if may_be_served.is_some_and(|(id, ..)| !is_watched(id.ino)) {
+        // SAFETY: the caller's promise.
+        unsafe { by_path(dir, path, |fd, _| connection::watch(fd)) };
+    }
+    page.begin_open();
+    true
+}
+
+/// Before an open of any file, in a process that announces its writes; as [`opening`].
+pub(crate) fn opening_any() -> bool {
+    let page = connection::writes_page().filter(|_| directory::is_guarded() && !local().vforked());
+    page.map(ClientPage::begin_open).is_some()
+}
+
+/// After an open for which [`opening`] has returned true.
+pub(crate) fn opening_end() {
+    connection::writes_page().map(ClientPage::end_open);
 }
 
 /// Announces the descriptor's writes from here on.
@@ -75,9 +153,18 @@ pub(crate) fn give_up(fd: c_int) {
 
 /// Marks a descriptor that may have lost its mark, or has never had one.
 pub(crate) fn find(fd: c_int) {
-    if let Some((object, appends)) = look(fd).filter(|_| table::writer(fd).is_none()) {
+    if let Some((object, appends)) = look(fd).filter(|_| table::writer(fd).is_none())
+        && (is_large(fd) || must_announce())
+    {
         watch(fd, object, appends, true);
     }
+}
+
+/// Whether the file of a descriptor may be served.
+fn is_large(fd: c_int) -> bool {
+    // SAFETY: a path that ends.
+    let found = unsafe { sys::identity_at(fd, c"".as_ptr(), libc::AT_EMPTY_PATH) };
+    found.is_ok_and(|(.., size)| size >= connection::large_file())
 }
 
 /// `new` is a duplicate of `old`.
@@ -110,7 +197,8 @@ pub(crate) fn made(fd: c_int, flags: Option<c_int>) {
 /// Announces the writes of a descriptor's stream, until it is closed. Writes by duplicates are seen.
 pub(crate) fn stream(fd: c_int) {
     find(fd);
-    if let Some(object) = object(fd) {
+    let is_silent = directory::is_guarded() && connection::writes_page().is_none();
+    if let Some(object) = object(fd).filter(|_| !is_silent) {
         lasting::hold(fd, object, Until::Close);
     }
 }
@@ -125,9 +213,11 @@ pub(crate) unsafe fn hold_path(path: *const c_char) {
     unsafe { by_path(libc::AT_FDCWD, path, hold) };
 }
 
-/// A marked descriptor is written unseen.
+/// A marked descriptor is written unseen. Where small files have no marks: any descriptor.
 pub(crate) fn hold_marked(fd: c_int, until: Until) {
-    if let Some(object) = table::writer(fd).map(|writer| writer.object).or_else(|| lasting::object(fd)) {
+    let known = table::writer(fd).map(|writer| writer.object).or_else(|| lasting::object(fd));
+    let unmarked = || look(fd).filter(|_| directory::is_guarded()).map(|(object, _)| object);
+    if let Some(object) = known.or_else(unmarked) {
         lasting::hold(fd, object, until);
     }
 }
@@ -157,10 +247,17 @@ pub(crate) unsafe fn emptying(dir: c_int, path: *const c_char, flags: c_int) -> 
         return Emptied::default();
     }
     // SAFETY: the caller's promise.
-    match unsafe { at(dir, path) } {
+    match unsafe { at(dir, path) }.filter(|_| !shows_itself(flags)) {
         Some(object) => Emptied { ticket: guarded::announce(Span::all(object)), object },
         None => Emptied::default(),
     }
+}
+
+/// Whether the daemon sees this open without an announcement: as one for writing, of a process that announces
+/// nothing.
+fn shows_itself(flags: c_int) -> bool {
+    let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
+    directory::is_guarded() && writes && connection::writes_page().is_none()
 }
 
 /// After an open that empties a file. If the path has meant another file meanwhile, that one is announced.
@@ -170,6 +267,9 @@ pub(crate) fn emptied(before: Emptied, fd: c_int, flags: c_int) {
         return;
     }
     let is_new = |&object: &u64| object != before.object || !before.ticket.is_announced();
+    if shows_itself(flags) {
+        return;
+    }
     if let Some(object) = served(fd).filter(is_new) {
         announce_after(fd, object);
     }
@@ -240,7 +340,9 @@ pub(crate) fn give_up_passed(any: bool) {
             give_up(fd);
         }
     };
-    if connection::announced_dev().is_some() && each_open(&mut one).is_none() {
+    // The daemon sees descriptors of a process that announces nothing.
+    let is_seen = directory::is_guarded() && connection::writes_page().is_none();
+    if connection::announced_dev().is_some() && !is_seen && each_open(&mut one).is_none() {
         (0..TRIED).for_each(one);
     }
 }

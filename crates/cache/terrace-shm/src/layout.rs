@@ -136,7 +136,8 @@ pub struct ObjectSlot {
     /// [`FLAG_SLOW`], [`FLAG_MAPPED`]: either one sends clients to the mount path, because the kernel's page
     /// cache may have newer content.
     pub flags: AtomicU32,
-    /// [`TIMES_KNOWN`], [`TIMES_RESTORE`]. From here on the fields are for the daemon alone.
+    /// [`TIMES_KNOWN`], [`TIMES_RESTORE`], and for clients [`WATCHED`]. From here on the fields are for the daemon
+    /// alone.
     pub times_known: AtomicU32,
     /// mtime of the program's last write or utimensat, ns since 1970 (two's complement).
     pub mtime: AtomicU64,
@@ -152,6 +153,9 @@ pub struct ObjectSlot {
 pub const TIMES_KNOWN: u32 = 1;
 /// The source's mtime must be corrected after the next writeback.
 pub const TIMES_RESTORE: u32 = 2;
+
+/// The daemon sees each open of the file.
+pub const WATCHED: u32 = 4;
 
 /// A writer has the file open and may map it without an announcement.
 pub const FLAG_SLOW: u32 = 1;

@@ -2,7 +2,7 @@
 
 use crate::layout::{
     BUCKET_SLOTS, Branch, FANOUT, FANOUT_BITS, Geometry, HEIGHT_MAX, Header, Inner, LAYOUT_VERSION, Leaf,
-    MAGIC, ObjectSlot, PAGE_SIZE, SMALL_NODE, SmallNode, ZSPAGE_SIZE,
+    MAGIC, ObjectSlot, PAGE_SIZE, SMALL_NODE, SmallNode, WATCHED, ZSPAGE_SIZE,
 };
 use crate::mapping::Mapping;
 use crate::part::{FirstItems, Part, Parts};
@@ -241,6 +241,11 @@ impl Segment {
     pub fn find_object(&self, id: u64) -> Option<u32> {
         let levels = self.header().object_levels.load(Ordering::Acquire);
         (0..levels).find_map(|level| self.in_bucket(id, level, id))
+    }
+    /// Client: whether the daemon sees each open of a published object's file.
+    pub fn is_watched(&self, id: u64) -> bool {
+        self.find_object(id)
+            .is_some_and(|n| self.object(n).times_known.load(Ordering::Acquire) & WATCHED != 0)
     }
     /// Daemon: a free slot for a new object. None if the table is full.
     pub fn free_slot(&self, id: u64) -> Option<u32> {

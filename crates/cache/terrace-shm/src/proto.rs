@@ -8,6 +8,7 @@
 //! | FLUSH | - (syncfs) | errno, once all is stable | - |
 //! | SERVE | an open descriptor of a file of the directory, where there is no mount | object, may_write, once a lease is held | - |
 //! | GIVE_UP | an open descriptor of a file of the directory | errno, once the kernel serves the file for the rest of the run | - |
+//! | WATCH | a descriptor (O_PATH) of a file that the client opens for writing next | errno, once the daemon sees opens of the file | - |
 //! | DEVICE + [`target`] | - | errno; ENODEV: there is no such target | its table (read-only), the target, O_RDONLY and O_DIRECT |
 //! | RING | - | none | - |
 //! | HINT ([`Hint`]) | - | none | - |
@@ -31,6 +32,9 @@ pub const SERVE: u32 = 8;
 
 /// Leaves a file to the kernel: a program may write it without announcements.
 pub const GIVE_UP: u32 = 9;
+
+/// Announces an open for writing of a file that the daemon may serve; after HELLO.
+pub const WATCH: u32 = 10;
 
 /// Requests a target of the device tiers by number ([`target`]); after HELLO.
 pub(crate) const DEVICE: u32 = 6;

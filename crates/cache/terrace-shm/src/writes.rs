@@ -168,7 +168,11 @@ pub struct ClientPage {
     finished: AtomicU32,
     /// Writers without a record, see [`steps::begin_bare`].
     bare: AtomicU32,
-    _pad: [u32; 5],
+    /// Threads inside an open that the library announces.
+    opening: AtomicU32,
+    /// 1: the process announces the writes of all its descriptors.
+    ready: AtomicU32,
+    _pad: [u32; 3],
     records: [Record; RECORDS],
 }
 
@@ -187,6 +191,26 @@ impl ClientPage {
     pub fn finish(&self, r: &Record) {
         record::finish(&r.state);
         self.finished.fetch_add(1, Ordering::Release);
+    }
+    /// Client: a thread begins an open for writing. The daemon tells it from opens that the library does not see.
+    pub fn begin_open(&self) {
+        self.opening.fetch_add(1, Ordering::SeqCst);
+    }
+    /// Client: the open has returned.
+    pub fn end_open(&self) {
+        self.opening.fetch_sub(1, Ordering::SeqCst);
+    }
+    /// Daemon: true if a thread is inside an announced open.
+    pub fn is_opening(&self) -> bool {
+        self.opening.load(Ordering::SeqCst) != 0
+    }
+    /// Client: the process announces the writes of all its descriptors from here on.
+    pub fn set_ready(&self) {
+        self.ready.store(1, Ordering::SeqCst);
+    }
+    /// Daemon: true after [`ClientPage::set_ready`].
+    pub fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::SeqCst) != 0
     }
     /// Client: true if at least half of the records are in use.
     pub fn is_half_full(&self) -> bool {
@@ -368,7 +392,9 @@ impl Writes {
     pub fn release(&self, i: usize) {
         let page = self.client(i);
         page.records.iter().for_each(|r| record::free(&r.state));
-        page.bare.store(0, Ordering::Relaxed);
+        [&page.bare, &page.opening, &page.ready]
+            .into_iter()
+            .for_each(|count| count.store(0, Ordering::Relaxed));
         self.head().pids[i].store(0, Ordering::Relaxed);
     }
     /// Daemon: the client pages in use, with their processes.

@@ -51,6 +51,23 @@ pub fn process_of(tid: impl Display) -> Option<u32> {
     crate::field(&text(tid, "status").ok()?, "Tgid")?.parse().ok()
 }
 
+/// Number and arguments of the system call in which a thread waits (proc(5), `syscall`). None: the thread runs, has
+/// ended, or is hidden. A 32-bit program has other numbers.
+pub fn system_call(tid: impl Display) -> Option<(i64, [i64; 6])> {
+    parse_system_call(&text(tid, "syscall").ok()?)
+}
+
+/// `number 0xarg ... 0xstack 0xinstruction`
+fn parse_system_call(line: &str) -> Option<(i64, [i64; 6])> {
+    let mut fields = line.split_ascii_whitespace();
+    let number = fields.next()?.parse().ok()?;
+    let mut args = [0; 6];
+    for arg in &mut args {
+        *arg = u64::from_str_radix(fields.next()?.strip_prefix("0x")?, 16).ok()? as i64;
+    }
+    Some((number, args))
+}
+
 fn numbers_in(dir: &str) -> io::Result<Vec<i32>> {
     let names = fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name()));
     let names: io::Result<Vec<_>> = names.collect();
@@ -243,6 +260,15 @@ mod tests {
         assert_eq!(parse_ticks("cpu7 10 1 5 70 8 1 2 3000 100 100"), Some((Some(7), ticks)));
         for bad in ["", "intr 1 2 3 4 5 6 7 8", "cpu  1 2 3", "cpu  1 2 x 4 5 6 7 8"] {
             assert_eq!(parse_ticks(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn system_calls_are_read_as_the_kernel_writes_them() {
+        let line = "257 0xffffffffffffff9c 0x7ffd 0x241 0x1b6 0x0 0x7f 0x7ffd10 0x7f10\n";
+        assert_eq!(parse_system_call(line), Some((257, [-100, 0x7ffd, 0x241, 0x1b6, 0, 0x7f])));
+        for other in ["running\n", "-1 0x7ffd10 0x7f10\n", ""] {
+            assert_eq!(parse_system_call(other), None, "{other}");
         }
     }
 

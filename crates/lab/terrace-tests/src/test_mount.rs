@@ -28,8 +28,11 @@ pub enum Side {
     Preload,
     /// The bare directory, each program under its own `terrace run --mount`.
     Run,
-    /// The bare directory, each program under its own `terrace run`, by leases: the default for users.
+    /// The bare directory, each program under its own `terrace run`, without the capability for fanotify: by leases
+    /// alone, as a user other than root is served.
     Leased,
+    /// The bare directory, each program under its own `terrace run`: the default for root.
+    Guarded,
 }
 
 impl Side {
@@ -40,7 +43,7 @@ impl Side {
 
     /// Whether each program runs under its own `terrace run`.
     fn runs(self) -> bool {
-        matches!(self, Side::Run | Side::Leased)
+        matches!(self, Side::Run | Side::Leased | Side::Guarded)
     }
 }
 
@@ -161,8 +164,12 @@ impl TestMount {
     /// A program in this mount's directory, on this mount's access path.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = match self.side {
-            Side::Run | Side::Leased => {
-                let mut run = terrace(&["run", "--on"]);
+            Side::Run | Side::Leased | Side::Guarded => {
+                let mut run = match self.side {
+                    Side::Leased if crate::is_root() => process::without_capability("sys_admin"),
+                    _ => Command::new("env"),
+                };
+                run.arg(product("terrace")).args(["run", "--on"]);
                 static COUNT: AtomicU32 = AtomicU32::new(0);
                 let stats = self.dir.sub(STATS).join(COUNT.fetch_add(1, Ordering::Relaxed).to_string());
                 run.arg(&self.src)

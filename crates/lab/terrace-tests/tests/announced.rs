@@ -1,4 +1,5 @@
-//! `terrace run --exclusive`: files are read from memory while programs of the run write them.
+//! `terrace run` of programs that write: files are read from memory meanwhile. As root, opens of other programs
+//! are seen; with `--exclusive` there are no other writers.
 //!
 //! The scripts in `announced/` run in a client.
 
@@ -11,13 +12,28 @@ use terrace_tests::{Chaos, Fault, Side, TestMount, amount, process};
 
 use crate::leased::{instance_at, kill_all, script};
 
-fn mount(test: &str) -> TestMount {
-    TestMount::with(test, Side::Leased, &["--memory", "64MiB", "--exclusive"])
+/// The reason why no unseen program writes a served file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// The user's statement.
+    Exclusive,
+    /// terrace sees all opens: root.
+    Guarded,
 }
 
-fn stress(test: &str, seed: u64, seconds: u64) -> (TestMount, Command) {
-    let mount = mount(test);
+const MODES: [Mode; 2] = [Mode::Exclusive, Mode::Guarded];
+
+fn mount(test: &str, mode: Mode) -> TestMount {
+    match mode {
+        Mode::Exclusive => TestMount::with(test, Side::Leased, &["--memory", "64MiB", "--exclusive"]),
+        Mode::Guarded => TestMount::with(test, Side::Guarded, &["--memory", "64MiB"]),
+    }
+}
+
+fn stress(test: &str, mode: Mode, seed: u64, seconds: u64) -> (TestMount, Command) {
+    let mount = mount(test, mode);
     let mut command = script(&mount, include_str!("announced/stress.py"));
+    command.envs((mode == Mode::Guarded).then_some(("STRANGERS", "1")));
     command.env("STRESS_SECONDS", seconds.to_string()).env("STRESS_SEED", (seed % 100_000).to_string());
     (mount, command)
 }
@@ -27,41 +43,46 @@ fn stress(test: &str, seed: u64, seconds: u64) -> (TestMount, Command) {
 #[test]
 fn reads_are_never_older_than_announced_writes() {
     let (seed, seconds) = (seed("announced"), amount("TERRACE_SECONDS", 6, 120));
-    let (mount, mut command) = stress("announced", seed, seconds);
-    assert_eq!(process::run(&mut command, seconds + 120).expect_success(), "announced ok\n");
-    let stat = mount.stats_of_runs().remove(0);
-    let announced = stat.cache.announced.clone().expect("writes are announced");
-    assert!(
-        announced.served > 0 && stat.cache.preload.hits > 1000,
-        "{announced:?}, {:?}",
-        stat.cache.preload
-    );
-    mount.finish();
+    for mode in MODES {
+        let (mount, mut command) = stress("announced", mode, seed, seconds);
+        assert_eq!(process::run(&mut command, seconds + 120).expect_success(), "announced ok\n", "{mode:?}");
+        let stat = mount.stats_of_runs().remove(0).cache;
+        let announced = stat.announced.clone().expect("writes are announced");
+        assert!(stat.preload.hits > 1000, "{mode:?}: {announced:?}, {:?}", stat.preload);
+        assert!(mode == Mode::Exclusive || announced.strangers > 2, "{announced:?}");
+        mount.finish();
+    }
 }
 
 #[test]
 fn announced_writes_are_seen_while_terraced_is_killed() {
     let (seed, seconds) = (seed("announced-kills"), amount("TERRACE_SECONDS", 6, 120));
-    let (mount, mut command) = stress("announced-kills", seed, seconds);
-    let chaos = Chaos::start(&mount, Fault::Kill, seed, 400);
-    let said = process::run(&mut command, seconds + 120).expect_success();
-    println!("disturbed {} times: {said}", chaos.stop());
-    mount.finish();
+    for mode in MODES {
+        let (mount, mut command) = stress("announced-kills", mode, seed, seconds);
+        let chaos = Chaos::start(&mount, Fault::Kill, seed, 400);
+        let out = process::run(&mut command, seconds + 120).expect_success();
+        println!("{mode:?}, disturbed {} times: {out}", chaos.stop());
+        mount.finish();
+    }
 }
 
 /// Writes by a ring of liburing are announced until they complete: the file is served in between.
 #[test]
 fn writes_of_a_ring_are_announced() {
     need_library("liburing.so", "liburing-dev");
-    let mount = mount("announced-ring");
-    let program = mount.aside().join("ring_writes");
-    compile("ring_writes", &program, &["-luring"]);
-    let mut command = mount.command(&program);
-    command.args(["file", "4000"]).arg((seed("announced-ring") % 100_000).to_string());
-    process::run(&mut command, 120).expect_success();
-    let stat = mount.stats_of_runs().remove(0).cache.preload;
-    assert!(stat.hits > 10_000, "{stat:?}");
-    mount.finish();
+    for mode in MODES {
+        let mount = mount("announced-ring", mode);
+        let program = mount.aside().join("ring_writes");
+        compile("ring_writes", &program, &["-luring"]);
+        // A file that a program creates is the kernel's while a process hides its descriptors from root.
+        std::fs::write(mount.src().join("file"), vec![0; 1 << 20]).unwrap();
+        let mut command = mount.command(&program);
+        command.args(["file", "4000"]).arg((seed("announced-ring") % 100_000).to_string());
+        process::run(&mut command, 120).expect_success();
+        let stat = mount.stats_of_runs().remove(0).cache.preload;
+        assert!(stat.hits > 10_000, "{mode:?}: {stat:?}");
+        mount.finish();
+    }
 }
 
 /// terraced and its supervisor are killed: all reads are the kernel's from then on, and the command continues.
@@ -69,8 +90,9 @@ fn writes_of_a_ring_are_announced() {
 fn announced_writes_are_seen_after_all_is_killed() {
     let seed = seed("announced-all-killed");
     let mut rng = Rng::new(seed);
-    for _ in 0..amount("TERRACE_ROUNDS", 2, 30) {
-        let (mount, mut command) = stress("announced-all-killed", rng.below(100_000), 2);
+    for round in 0..amount("TERRACE_ROUNDS", 2, 30) {
+        let mode = MODES[round as usize % 2];
+        let (mount, mut command) = stress("announced-all-killed", mode, rng.below(100_000), 2);
         let killer = kill_all(&mount, Duration::from_millis(500 + rng.below(1200)));
         let said = process::run(&mut command, 120);
         assert!(said.stdout == "announced ok\n", "TERRACE_SEED={seed}: {said}");
@@ -83,7 +105,11 @@ fn announced_writes_are_seen_after_all_is_killed() {
 #[test]
 fn a_stopped_terraced_delays_no_announced_write() {
     let seed = seed("announced-stopped");
-    let (mount, mut command) = stress("announced-stopped", seed, 4);
+    MODES.into_iter().for_each(|mode| stopped_once(mode, seed));
+}
+
+fn stopped_once(mode: Mode, seed: u64) {
+    let (mount, mut command) = stress("announced-stopped", mode, seed, 4);
     let at = mount.at().to_owned();
     let stopper = std::thread::spawn(move || {
         instance_at(&at);
@@ -102,7 +128,7 @@ fn a_stopped_terraced_delays_no_announced_write() {
 /// times, and counted.
 #[test]
 fn a_change_without_an_announcement_is_found() {
-    let mount = mount("announced-not");
+    let mount = mount("announced-not", Mode::Exclusive);
     let mut command = script(&mount, include_str!("announced/unannounced.py"));
     assert_eq!(process::run(&mut command, 60).expect_success(), "seen\n");
     let announced = mount.stats_of_runs()[0].cache.announced.clone().unwrap();

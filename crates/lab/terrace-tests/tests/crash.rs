@@ -218,7 +218,7 @@ fn terraced_killed_during_a_stop_ends_the_run() {
     let seed = seed("crash-stop");
     let mut rng = Rng::new(seed);
     let mut kills = 0;
-    for side in [Side::Run, Side::Leased] {
+    for side in [Side::Run, Side::Guarded] {
         let mount = TestMount::new("crash-stop", side, "16MiB");
         for round in 0..2 * rounds() {
             let file = mount.src().join(format!("file{round}"));

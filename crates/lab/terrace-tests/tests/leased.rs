@@ -1,5 +1,5 @@
-//! `terrace run` by leases: no mount; clients read large files from memory while no process has them open for
-//! writing.
+//! `terrace run` without a mount: clients read large files from memory. By leases alone no process may have
+//! such a file open for writing; as root, opens of other programs are seen, and programs of the run may write.
 //!
 //! The scripts in `leased/` run in a client.
 
@@ -23,8 +23,10 @@ pub(crate) fn script(mount: &TestMount, text: &str) -> Command {
     command
 }
 
-fn mount(test: &str, more: &[&str]) -> TestMount {
-    TestMount::with(test, Side::Leased, &[&["--memory", "16MiB"], more].concat())
+const SIDES: [Side; 2] = [Side::Leased, Side::Guarded];
+
+fn mount(test: &str, side: Side) -> TestMount {
+    TestMount::with(test, side, &["--memory", "16MiB"])
 }
 
 fn hits(mount: &TestMount) -> u64 {
@@ -33,41 +35,50 @@ fn hits(mount: &TestMount) -> u64 {
 
 #[test]
 fn each_change_is_seen_by_readers_from_memory() {
-    let mount = mount("leased-changes", &[]);
-    let said = process::run(&mut script(&mount, include_str!("leased/changes.py")), 120).expect_success();
-    assert_eq!(said, "changes ok\n");
-    let leases = mount.stats_of_runs()[0].cache.leases.clone().expect("served by leases");
-    assert!(leases.broken >= 20 && hits(&mount) > 1000, "{leases:?}, {} hits", hits(&mount));
-    mount.finish();
+    for side in SIDES {
+        let mount = mount("leased-changes", side);
+        let said = process::run(&mut script(&mount, include_str!("leased/changes.py")), 120).expect_success();
+        assert_eq!(said, "changes ok\n");
+        let stat = mount.stats_of_runs().remove(0).cache;
+        let broken = stat.leases.as_ref().expect("served by leases").broken;
+        let strangers = stat.announced.as_ref().map_or(0, |announced| announced.strangers);
+        assert_eq!(stat.announced.is_some(), side == Side::Guarded);
+        // Half of the changes are by programs of the run: those end no lease if they are announced.
+        assert!(broken + strangers >= 10 && hits(&mount) > 1000, "{stat:?}");
+        mount.finish();
+    }
 }
 
 /// Large files in the directory are served, without a mount; locks, devices and free space are as without
 /// terrace.
 #[test]
 fn leases_serve_large_files_of_the_directory() {
-    let mount = mount("leased-serves", &["--except", "logs"]);
-    std::fs::create_dir(mount.src().join("logs")).unwrap();
-    let mut command = script(&mount, include_str!("leased/serves.py"));
-    command.arg(mount.at());
-    assert_eq!(process::run(&mut command, 120).expect_success(), "serves ok\n");
-    mount.finish();
+    for side in SIDES {
+        let mount = TestMount::with("leased-serves", side, &["--memory", "16MiB", "--except", "logs"]);
+        std::fs::create_dir(mount.src().join("logs")).unwrap();
+        let mut command = script(&mount, include_str!("leased/serves.py"));
+        command.arg(mount.at());
+        assert_eq!(process::run(&mut command, 120).expect_success(), "serves ok\n", "{side:?}");
+        mount.finish();
+    }
 }
 
 /// Reads with O_DIRECT are served, without writers and beside announced writes.
 #[test]
 fn direct_reads_are_served_from_memory() {
-    for more in [&[][..], &["--exclusive"][..]] {
-        let mount = TestMount::with("leased-direct", Side::Leased, &[&["--memory", "64MiB"], more].concat());
+    for (side, options) in [(Side::Leased, &[][..]), (Side::Guarded, &[]), (Side::Leased, &["--exclusive"])] {
+        let mount = TestMount::with("leased-direct", side, &[&["--memory", "64MiB"], options].concat());
         let mut command = script(&mount, include_str!("leased/direct.py"));
-        command.env("SEED", seed("leased-direct").to_string()).args(more.iter().map(|_| "writes"));
+        let writes = (side == Side::Guarded || !options.is_empty()).then_some("writes");
+        command.env("SEED", seed("leased-direct").to_string()).args(writes);
         assert_eq!(process::run(&mut command, 120).expect_success(), "direct ok\n");
-        assert!(hits(&mount) > 5000, "{more:?}: {} hits", hits(&mount));
+        assert!(hits(&mount) > 5000, "{side:?} {options:?}: {} hits", hits(&mount));
         mount.finish();
     }
 }
 
-fn stress(test: &str, seed: u64, seconds: u64) -> (TestMount, Command) {
-    let mount = mount(test, &[]);
+fn stress(test: &str, side: Side, seed: u64, seconds: u64) -> (TestMount, Command) {
+    let mount = mount(test, side);
     let mut command = script(&mount, include_str!("leased/stress.py"));
     command.env("STRESS_SECONDS", seconds.to_string()).env("STRESS_SEED", (seed % 100_000).to_string());
     (mount, command)
@@ -77,15 +88,17 @@ fn stress(test: &str, seed: u64, seconds: u64) -> (TestMount, Command) {
 #[test]
 fn leased_reads_are_never_old_while_terraced_is_killed() {
     let (seed, seconds) = (seed("leased-stress"), amount("TERRACE_SECONDS", 6, 60));
-    let (mount, mut command) = stress("leased-calm", seed, 2);
-    assert_eq!(process::run(&mut command, 120).expect_success(), "stress ok\n");
-    assert!(hits(&mount) > 100, "{} hits", hits(&mount));
-    mount.finish();
-    let (mount, mut command) = stress("leased-stress", seed, seconds);
-    let chaos = Chaos::start(&mount, Fault::Kill, seed, 400);
-    let said = process::run(&mut command, seconds + 120).expect_success();
-    println!("disturbed {} times: {said}", chaos.stop());
-    mount.finish();
+    for side in SIDES {
+        let (mount, mut command) = stress("leased-calm", side, seed, 2);
+        assert_eq!(process::run(&mut command, 120).expect_success(), "stress ok\n");
+        assert!(hits(&mount) > 100, "{} hits", hits(&mount));
+        mount.finish();
+        let (mount, mut command) = stress("leased-stress", side, seed, seconds);
+        let chaos = Chaos::start(&mount, Fault::Kill, seed, 400);
+        let said = process::run(&mut command, seconds + 120).expect_success();
+        println!("disturbed {} times: {said}", chaos.stop());
+        mount.finish();
+    }
 }
 
 /// The instance of a mount point, once it is there.
@@ -114,8 +127,9 @@ pub(crate) fn kill_all(mount: &TestMount, pause: Duration) -> JoinHandle<[bool; 
 fn leased_reads_are_never_old_after_all_is_killed() {
     let seed = seed("leased-all-killed");
     let mut rng = Rng::new(seed);
-    for _ in 0..amount("TERRACE_ROUNDS", 3, 50) {
-        let (mount, mut command) = stress("leased-all-killed", rng.below(100_000), 2);
+    for round in 0..amount("TERRACE_ROUNDS", 3, 50) {
+        let side = SIDES[round as usize % 2];
+        let (mount, mut command) = stress("leased-all-killed", side, rng.below(100_000), 2);
         let killer = kill_all(&mount, Duration::from_millis(500 + rng.below(1200)));
         let said = process::run(&mut command, 120);
         // Only the statistics are lost.
@@ -134,11 +148,16 @@ fn stopped_terraced_lets_nobody_read_old_content() {
     if !is_root() || std::fs::write(LEASE_BREAK_TIME, "2").is_err() {
         return;
     }
-    let mount = mount("leased-stopped", &[]);
-    let said = process::run(&mut script(&mount, include_str!("leased/stopped.py")), 120);
+    let sides = SIDES.map(|side| {
+        let mount = mount("leased-stopped", side);
+        let outcome = process::run(&mut script(&mount, include_str!("leased/stopped.py")), 120);
+        (mount, outcome)
+    });
     std::fs::write(LEASE_BREAK_TIME, before).unwrap();
-    assert_eq!(said.expect_success(), "stopped ok\n");
-    mount.finish();
+    for (mount, outcome) in sides {
+        assert_eq!(outcome.expect_success(), "stopped ok\n");
+        mount.finish();
+    }
 }
 
 /// An unprivileged user may hold leases on his own files: no namespace, /dev/fuse or passthrough is needed.
@@ -147,7 +166,7 @@ fn ordinary_user_is_served_by_leases() {
     if !is_root() {
         return;
     }
-    let mount = mount("leased-user", &[]);
+    let mount = mount("leased-user", Side::Guarded);
     let file = mount.src().join("file");
     std::fs::write(&file, vec![7; 300_000]).unwrap();
     // Long enough for the daemon, which may wait for a processor, to serve the file meanwhile.
@@ -173,7 +192,7 @@ print('ok')";
 #[test]
 fn full_ring_sends_no_reader_to_the_page_cache() {
     need("fio", "fio");
-    let mount = mount("leased-full", &[]);
+    let mount = mount("leased-full", Side::Leased);
     let fio = "--name=a --filename=file --rw=randread --bs=4k --size=128M --ioengine=psync --numjobs=16 --thread --time_based --runtime=2 --norandommap --invalidate=0";
     process::run(mount.command("fio").args(fio.split(' ')), 120).expect_success();
     let read = mount.stats_of_runs()[0].cache.preload.clone();
@@ -185,7 +204,7 @@ fn full_ring_sends_no_reader_to_the_page_cache() {
 /// files.
 #[test]
 fn given_up_files_are_read_from_the_source() {
-    let mount = mount("leased-given-up", &[]);
+    let mount = mount("leased-given-up", Side::Leased);
     let read = "import os, random
 def content(n): return bytes([n]) * (200_000 + 7000 * n)
 for n in range(90):
@@ -211,7 +230,7 @@ print('ok')";
 /// Runs a case of `tests/c/guest.c` with a file larger than the memory, on the plain directory and by leases.
 /// Returns both outputs.
 fn guest(case: &str) -> [String; 2] {
-    let mount = mount(&format!("leased-{case}"), &[]);
+    let mount = mount(&format!("leased-{case}"), Side::Guarded);
     let (file, program) = (mount.src().join("file"), mount.aside().join("guest"));
     compile("guest", &program, &[]);
     std::fs::write(&file, vec![0; 40 << 20]).unwrap();

@@ -1,5 +1,5 @@
-//! A tier on a device, staging and schedules under `terrace run` without a mount, by leases and with announced
-//! writes. Programs compare each page with the version that they expect.
+//! A tier on a device, staging and schedules under `terrace run` without a mount: by leases alone, as root sees
+//! opens, and with `--exclusive`. Programs compare each page with the version that they expect.
 
 use std::os::unix::fs::FileExt;
 use std::process::Command;
@@ -16,6 +16,14 @@ const PAGE: u64 = 4096;
 /// File, pages, and its first page on the board: as in `leased/tier.py`.
 const FILES: [(&str, u64, u64); 2] = [("a", 12288, 0), ("b", 1024, 12288)];
 
+/// The guard of served files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Leases,
+    Guarded,
+    Exclusive,
+}
+
 /// A directory served without a mount, and a tier that outlives its runs.
 struct Fixture {
     mount: TestMount,
@@ -25,12 +33,15 @@ struct Fixture {
 }
 
 impl Fixture {
-    fn new(test: &str, exclusive: bool) -> Fixture {
+    fn new(test: &str, mode: Mode) -> Fixture {
         let dir = TestDir::new(&format!("{test}-tier"));
         let tier = format!("{}:128MiB", dir.path().join("tier").display());
-        let more = if exclusive { &["--exclusive"][..] } else { &[] };
-        let mount =
-            TestMount::with(test, Side::Leased, &[&["--memory", "16MiB", "--tier", &tier], more].concat());
+        let (side, more) = match mode {
+            Mode::Leases => (Side::Leased, &[][..]),
+            Mode::Guarded => (Side::Guarded, &[][..]),
+            Mode::Exclusive => (Side::Leased, &["--exclusive"][..]),
+        };
+        let mount = TestMount::with(test, side, &[&["--memory", "16MiB", "--tier", &tier], more].concat());
         for (name, pages, at) in FILES {
             let content: Vec<u8> = (0..pages).flat_map(|page| content(at + page, 0)).collect();
             std::fs::write(mount.src().join(name), content).unwrap();
@@ -38,7 +49,7 @@ impl Fixture {
         std::fs::write(mount.aside().join("board"), vec![0; 4 * 13312]).unwrap();
         // A change is part of an identity once it is 20 ms old.
         std::thread::sleep(Duration::from_millis(50));
-        let writes = if exclusive { 0.3 } else { 0.0 };
+        let writes = if mode == Mode::Leases { 0.0 } else { 0.3 };
         Fixture { mount, rng: Rng::new(seed(test)), writes, _tier: dir }
     }
 
@@ -88,15 +99,15 @@ fn content(at: u64, version: u64) -> Vec<u8> {
 /// is cold, and no old page is read.
 #[test]
 fn a_tier_without_a_mount_begins_warm_and_never_old() {
-    for exclusive in [false, true] {
-        let mut w = Fixture::new("leased-tier", exclusive);
+    for mode in [Mode::Leases, Mode::Guarded, Mode::Exclusive] {
+        let mut w = Fixture::new("leased-tier", mode);
         let first = w.run(amount("TERRACE_SECONDS", 6, 30), w.writes);
-        assert!(first.demoted > 2000 && first.hits > 500, "exclusive {exclusive}: {first:?}");
+        assert!(first.demoted > 2000 && first.hits > 500, "{mode:?}: {first:?}");
         let warm = w.run(2, 0.0);
-        assert!(warm.hits > 4000, "exclusive {exclusive}: the second run begins warm: {warm:?}");
+        assert!(warm.hits > 4000, "{mode:?}: the second run begins warm: {warm:?}");
         w.change(200);
         let changed = w.run(2, 0.0);
-        assert!(changed.pages > 500, "exclusive {exclusive}: {changed:?}");
+        assert!(changed.pages > 500, "{mode:?}: {changed:?}");
         w.run(2, w.writes);
         w.mount.finish();
     }
@@ -105,8 +116,9 @@ fn a_tier_without_a_mount_begins_warm_and_never_old() {
 /// Everything is killed while programs write: the next run reads no page older than a write that returned.
 #[test]
 fn a_tier_without_a_mount_is_not_old_after_all_is_killed() {
-    for _ in 0..amount("TERRACE_ROUNDS", 2, 30) {
-        let mut w = Fixture::new("leased-tier-killed", true);
+    for round in 0..amount("TERRACE_ROUNDS", 2, 30) {
+        let mode = if round % 2 == 0 { Mode::Exclusive } else { Mode::Guarded };
+        let mut w = Fixture::new("leased-tier-killed", mode);
         w.run(2, w.writes);
         let mut command = w.program(4, w.writes);
         let killer = kill_all(&w.mount, Duration::from_millis(1500 + w.rng.below(2000)));
@@ -122,7 +134,7 @@ fn a_tier_without_a_mount_is_not_old_after_all_is_killed() {
 /// `--stage-in` reads files before the command, and `stage in --pin`, `--to` and `stage out --drop` work on a run.
 #[test]
 fn staging_needs_no_mount() {
-    let w = Fixture::new("leased-stage", false);
+    let w = Fixture::new("leased-stage", Mode::Guarded);
     let line = "set -e; T=$TERRACE; ln -s /etc out; $T stage in --json b | grep -q '\"bytes\":4194304'; \
         $T stage in --pin 60s --json b | grep -q '\"pinned_bytes\":4194304'; \
         $T stage in --to 0 --json a | grep -q '\"below_bytes\":[1-9]'; \
@@ -137,7 +149,7 @@ fn staging_needs_no_mount() {
 /// `run --stage-in` fills memory before the command, without a mount.
 #[test]
 fn staged_files_are_in_memory_when_the_command_starts() {
-    let mount = TestMount::with("leased-stage-in", Side::Leased, &["--memory", "16MiB", "--stage-in", "b"]);
+    let mount = TestMount::with("leased-stage-in", Side::Guarded, &["--memory", "16MiB", "--stage-in", "b"]);
     let content: Vec<u8> = (0..1024).flat_map(|page| content(page, 0)).collect();
     std::fs::write(mount.src().join("b"), &content).unwrap();
     let text = "import os, random\nfd = os.open('b', os.O_RDONLY)\n\

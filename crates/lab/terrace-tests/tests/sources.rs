@@ -30,7 +30,7 @@ git mv a moved; git commit -qm moved; git gc -q; git fsck --strict 2>&1; git sta
 cd ..; git clone -q --no-local repository clone 2>&1; git -C clone fsck --strict 2>&1; ls clone"#;
 
 /// Access paths for each source.
-const ACCESS_PATHS: [Side; 4] = [Side::Mount, Side::Preload, Side::Run, Side::Leased];
+const ACCESS_PATHS: [Side; 5] = [Side::Mount, Side::Preload, Side::Run, Side::Leased, Side::Guarded];
 
 /// Known differences between source and access path: `(kind, first word of the line, reason)`. `*` stands for
 /// each kind.

@@ -1,5 +1,5 @@
 //! Access path of an instance without a mount: files of the source directory that clients read from memory.
-//! Leases keep writers away, or all writers announce their writes.
+//! Leases keep writers away, or writers announce their writes.
 
 use std::collections::HashSet;
 use std::io;
@@ -16,7 +16,7 @@ use terrace_api::stats::{self, Stats};
 use terrace_engine::source::times_of;
 use terrace_engine::{AccessPath, Engine, ObjectRef, ScheduledFiles, Serve};
 use terrace_fs::{PageCache, STAGE_BYTES_MAX};
-use terrace_opens::announced::{self, AnnouncedFiles};
+use terrace_opens::announced::{self, AnnouncedFiles, GuardedFiles};
 use terrace_opens::{Leases, is_leased, lease};
 
 use super::reserve;
@@ -31,8 +31,10 @@ const PATH: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 pub(super) enum Served {
     /// While no program has them open for writing.
     Leased(Arc<Leases>),
-    /// While programs of the run write them.
+    /// While programs of the run write them: `--exclusive`.
     Announced(Arc<AnnouncedFiles>),
+    /// The same, while fanotify shows other writers.
+    Guarded(Arc<GuardedFiles>),
 }
 
 impl Served {
@@ -41,6 +43,7 @@ impl Served {
         match self {
             Served::Leased(leases) => leases.run(begun),
             Served::Announced(files) => files.run(begun),
+            Served::Guarded(files) => files.run(begun),
         }
     }
 
@@ -48,6 +51,7 @@ impl Served {
         match self {
             Served::Leased(leases) => leases.stop(),
             Served::Announced(files) => files.stop(),
+            Served::Guarded(files) => files.stop(),
         }
     }
 
@@ -59,6 +63,7 @@ impl Served {
         match self {
             Served::Leased(leases) => leases.serve(file.as_fd()),
             Served::Announced(files) => files.serve(file.as_fd()),
+            Served::Guarded(files) => files.serve(file.as_fd()),
         }
     }
 
@@ -96,16 +101,25 @@ impl Served {
     /// Adds the counts of the files.
     pub(super) fn count(&self, stats: &mut Stats) {
         match self {
-            Served::Leased(leases) => {
-                let lease::Counts { held, written, broken, refused } = leases.counts();
-                stats.leases = Some(stats::Leases { held, written, broken, refused });
-            }
-            Served::Announced(files) => {
-                let announced::Counts { served, left, unannounced } = files.counts();
-                stats.announced = Some(stats::Announced { served, left, unannounced });
+            Served::Leased(files) => stats.leases = Some(of_leases(files.counts())),
+            Served::Announced(files) => stats.announced = Some(of_announced(files.counts(), 0)),
+            Served::Guarded(files) => {
+                let (leases, watched, strangers) = files.counts();
+                stats.leases = Some(of_leases(leases));
+                stats.announced = Some(of_announced(watched, strangers));
             }
         }
     }
+}
+
+fn of_leases(counts: lease::Counts) -> stats::Leases {
+    let lease::Counts { held, written, broken, refused } = counts;
+    stats::Leases { held, written, broken, refused }
+}
+
+fn of_announced(counts: announced::Counts, strangers: u64) -> stats::Announced {
+    let announced::Counts { served, left, unannounced } = counts;
+    stats::Announced { served, left, unannounced, strangers }
 }
 
 fn not_served(errno: Errno) -> io::Error {
@@ -151,13 +165,23 @@ pub(super) fn connect(
     }
     let (max, word) = (files_max(engine), shared.memory.leases_for_ever());
     if shared.config.exclusive {
-        let files = Arc::new(AnnouncedFiles::new(engine.clone(), dev, max, word));
+        let files = Arc::new(AnnouncedFiles::new(engine.clone(), dev, max, Some(word)));
         if let Some(descriptors) = taken_over {
             // SAFETY: their owner is dead, and `OrphanFds` does not close descriptors that are taken over.
             unsafe { files.take_over(descriptors.iter().copied()) };
         }
         engine.set_server(files.clone());
         return Ok(Served::Announced(files));
+    }
+    if let Some(opens) = &shared.opens {
+        let files = Arc::new(GuardedFiles::new(engine.clone(), dev, max, word, opens.clone()));
+        if let Some(descriptors) = taken_over {
+            let open = crate::sys::open_descriptors()?;
+            // SAFETY: as above.
+            unsafe { files.take_over(descriptors.iter().copied(), open)? };
+        }
+        engine.set_server(files.clone());
+        return Ok(Served::Guarded(files));
     }
     let leases = Arc::new(Leases::new(engine.clone(), dev, max, word));
     if let Some(descriptors) = taken_over {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{fstat, fstatfs};
 use rustix::thread::CapabilitySet;
+use terrace_opens::guard::Listener;
 
 use crate::cli;
 use crate::config::{Config, Durable, Passthrough};
@@ -21,11 +22,12 @@ use crate::sys;
 /// XFS, Btrfs, F2FS. Not tmpfs, where a store to a mapping changes no time.
 const LOCAL: [u64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
 
-/// Chooses leases, unless an option needs a mount: all accesses through terrace, or fsync answered by a tier.
+/// Chooses leases, unless an option needs a mount: all accesses through terrace, or fsync answered by a tier. Sets
+/// whether programs announce their writes. Leases alone serve no file that a program has open for writing.
 ///
 /// # Errors
 /// `--exclusive` with a setting that needs a mount, or on a file system that hides changes from file times.
-pub(super) fn choose(args: &cli::Run, config: &Config, place: &Place) -> Result<By> {
+pub(super) fn choose(args: &cli::Run, config: &mut Config, place: &Place) -> Result<By> {
     let wants_mount = args.mount
         || args.no_preload
         || config.dirty.durable == Durable::Tier
@@ -44,9 +46,19 @@ pub(super) fn choose(args: &cli::Run, config: &Config, place: &Place) -> Result<
                 "move the files there, or leave --exclusive out",
             );
         }
+        config.exclusive = true;
         return Ok(By::Leases);
     }
-    Ok(if !wants_mount && gives_leases(place.src_fd.as_fd()) { By::Leases } else { By::Mount })
+    if wants_mount || !gives_leases(place.src_fd.as_fd()) {
+        return Ok(By::Mount);
+    }
+    config.guarded = sees_opens();
+    Ok(By::Leases)
+}
+
+/// Does the kernel show this user the opens of other programs (fanotify)?
+pub(crate) fn sees_opens() -> bool {
+    userns::is_root_outside() && Listener::new().is_ok()
 }
 
 fn is_local(dir: impl AsFd) -> bool {
@@ -76,7 +88,7 @@ fn are_enabled() -> bool {
 /// empty, which overrides that of an enclosing run.
 pub(super) fn environment(
     by: By,
-    exclusive: bool,
+    config: &Config,
     dir: &Path,
     excepted: &[PathBuf],
 ) -> Vec<(&'static str, OsString)> {
@@ -87,6 +99,10 @@ pub(super) fn environment(
             lines.map(|path| path.as_os_str().as_encoded_bytes()).collect::<Vec<_>>().join(&b'\n')
         }
     };
-    let announces = if exclusive { "1" } else { "" };
+    let announces = match (config.exclusive, config.guarded) {
+        (true, _) => "exclusive",
+        (false, true) => "guarded",
+        (false, false) => "",
+    };
     vec![("TERRACE_LEASED", OsString::from_vec(told)), ("TERRACE_WRITES", announces.into())]
 }

@@ -23,6 +23,10 @@ pub(super) fn of(stat: &StatReport) -> String {
         None => {
             preload(&mut page, &cache.preload);
             match (&cache.leases, &cache.announced) {
+                (Some(leases), Some(files)) => {
+                    leased(&mut page, leases);
+                    announced(&mut page, files);
+                }
                 (Some(leases), _) => leased(&mut page, leases),
                 (None, Some(files)) => announced(&mut page, files),
                 (None, None) => fuse(&mut page, &cache.fuse),
@@ -208,7 +212,7 @@ fn leased(page: &mut String, leases: &Leases) {
     let files = format!("{held} files read from memory, {written} open for writing; {broken} leases broken");
     line(page, "leases", format_args!("{files}"));
     if *written > 0 {
-        let cure = "`run --exclusive` serves them, if only this run writes there";
+        let cure = "`run` as root or `run --exclusive` serves them";
         line(page, "", format_args!("the kernel serves files open for writing; {cure}"));
     }
     if *refused > 0 {
@@ -218,14 +222,17 @@ fn leased(page: &mut String, leases: &Leases) {
 }
 
 fn announced(page: &mut String, files: &Announced) {
-    let Announced { served, left, unannounced } = files;
+    let Announced { served, left, unannounced, strangers } = files;
     line(page, "announced", format_args!("{served} files read from memory while programs write them"));
     if *left > 0 {
-        let why = "changed without the library, or sent to a process without it";
+        let why = "a program without the library writes them, or may do so";
         line(page, "", format_args!("{left} files served by the kernel: {why}"));
     }
     if *unannounced > 0 {
         line(page, "", format_args!("{unannounced} changes by programs without the library"));
+    }
+    if *strangers > 0 {
+        line(page, "", format_args!("{strangers} opens for writing by programs without the library"));
     }
 }
 

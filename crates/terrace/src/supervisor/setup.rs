@@ -5,10 +5,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::sync::Arc;
 
 use rustix::mount::MountFlags;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use terrace_api::schedule::Schedule;
+use terrace_opens::guard::Listener;
 
 use super::aborter;
 use crate::cgroup;
@@ -141,6 +143,13 @@ fn assemble(task: Task, tier: Tier, instance: &Instance, detached: bool) -> Resu
         }
         By::Leases => (None, None, None),
     };
+    let opens =
+        match config.guarded {
+            true => Some(Arc::new(Listener::new().map_err(|err| {
+                Failure::new("fanotify", err, "raise /proc/sys/fs/fanotify/max_user_groups")
+            })?)),
+            false => None,
+        };
     let instance = instance.clone();
     let supervisor = rustix::process::getpid();
     let kept = Vec::new();
@@ -152,6 +161,7 @@ fn assemble(task: Task, tier: Tier, instance: &Instance, detached: bool) -> Resu
         memory,
         tier,
         fuse,
+        opens,
         mount_dev,
         control,
         preload,

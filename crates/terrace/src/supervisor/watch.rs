@@ -218,7 +218,11 @@ impl Watch {
     fn pause(&self, pause: Duration) {
         if !pause.is_zero() {
             tracing::warn!("the next terraced starts in {:.1} s", pause.as_secs_f64());
-            std::thread::sleep(pause);
+            let until = Instant::now() + pause;
+            while Instant::now() < until {
+                self.answer_opens();
+                std::thread::sleep(FOLLOW_EVERY.min(pause));
+            }
         }
     }
 
@@ -261,7 +265,11 @@ impl Watch {
             if let Some(exit) = self.stuck(child) {
                 return exit;
             }
-            let told = self.wait();
+            let is_away = self.suspend_if_stopped(child) || self.thread_dead.is_some();
+            if is_away {
+                self.answer_opens();
+            }
+            let told = self.wait(is_away);
             if self.thread_dead.is_none() && self.thread.is_ending() {
                 self.thread_dead = Some(Instant::now());
                 // The exit may take longer than the kernel waits for a lease.
@@ -286,7 +294,7 @@ impl Watch {
     /// Waits, and returns the readable sources. Signals come last, so that the last messages of an ended
     /// terraced are read first. The starter is read only while terraced serves: its message opens a
     /// descriptor (see the rule in `supervisor.rs`).
-    fn wait(&self) -> Vec<Source> {
+    fn wait(&self, is_away: bool) -> Vec<Source> {
         let mut sources = vec![(Source::Terraced, self.from_terraced.as_fd())];
         let dying = self.thread_dead.is_some();
         if let Some(end) = self.thread.end().filter(|_| !dying) {
@@ -302,7 +310,7 @@ impl Watch {
         let mut fds: Vec<_> =
             sources.iter().map(|(_, fd)| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
         // After an interrupted wait there are no events; the next wait returns them.
-        let soon = if dying { FOLLOW_EVERY } else { stuck::LOOK_EVERY };
+        let soon = if dying || is_away { FOLLOW_EVERY } else { stuck::LOOK_EVERY };
         let soon = Timespec { tv_sec: 0, tv_nsec: soon.subsec_nanos().into() };
         let _ = rustix::event::poll(&mut fds, Some(&soon));
         let told = |fd: &PollFd<'_>| !fd.revents().is_empty();
@@ -431,12 +439,23 @@ impl Watch {
     }
 
     /// A stopped (SIGSTOP) daemon gives no leases back, and the kernel breaks them after a time
-    /// (/proc/sys/fs/lease-break-time). So clients read the source until the daemon runs again and has
-    /// checked the leases.
-    fn suspend_if_stopped(&self, child: Pid) {
+    /// (/proc/sys/fs/lease-break-time). Opens of watched files would wait without a limit. So clients read the
+    /// source until the daemon runs again and has checked the files. Returns whether the daemon is stopped.
+    fn suspend_if_stopped(&self, child: Pid) -> bool {
         let look = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        if matches!(waitid(WaitId::Pid(child), look), Ok(Some(_))) {
+        let is_stopped = matches!(waitid(WaitId::Pid(child), look), Ok(Some(_)));
+        if is_stopped {
             self.suspend_leases();
+        }
+        is_stopped
+    }
+
+    /// Lets opens go on in place of a daemon that does not run. Leases are suspended.
+    fn answer_opens(&self) {
+        let Some(opens) = &self.shared.opens else { return };
+        let pending = sys::open_descriptors().unwrap_or_default();
+        if let Err(err) = opens.allow_all(pending, || self.suspend_leases()) {
+            tracing::error!("fanotify: opens of files wait for terraced: {err}");
         }
     }
 

@@ -9,7 +9,7 @@ use crate::file::source::{DataFd, SourceFile};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use terrace_policy::prefetch::Prefetcher;
-use terrace_shm::layout::{FLAG_MAPPED, FLAG_SLOW};
+use terrace_shm::layout::{FLAG_MAPPED, FLAG_SLOW, WATCHED};
 use terrace_shm::{ObjectSlot, Segment};
 use terrace_sync::{Mutex, RwLock};
 
@@ -150,6 +150,14 @@ impl Object {
     /// server sets this flag, too, when a client announces a mapping; the counter of writers clears it.
     pub fn set_mapped(&self, mapped: bool) {
         self.set_flag(FLAG_MAPPED, mapped);
+    }
+    /// Shows clients whether the daemon sees each open of the file.
+    pub fn set_watched(&self, watched: bool) {
+        let field = &self.slot().times_known;
+        match watched {
+            true => field.fetch_or(WATCHED, Ordering::SeqCst),
+            false => field.fetch_and(!WATCHED, Ordering::SeqCst),
+        };
     }
     /// Whether the preload path's readers use the mount path for this file.
     pub fn is_slow(&self) -> bool {

@@ -12,6 +12,13 @@ pub trait Serve: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// BUSY if the file is open for writing; XDEV, ENFILE ... if it cannot be served.
     fn serve(&self, shown: BorrowedFd<'_>) -> Result<ObjectRef, Errno>;
+    /// Sees each open of a client's file from here on: the client opens it for writing next.
+    ///
+    /// # Errors
+    /// As [`Serve::serve`]; INVAL: opens are not seen.
+    fn watch(&self, _shown: BorrowedFd<'_>) -> Result<(), Errno> {
+        Err(Errno::INVAL)
+    }
     /// Leaves a client's file to the kernel for the rest of the run: a program may write it unannounced.
     ///
     /// # Errors

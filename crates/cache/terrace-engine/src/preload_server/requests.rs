@@ -93,6 +93,13 @@ fn handle(
         (proto::HELLO, _) => hello(cx, clients, c, &cred),
         (proto::SOURCE, Some(fd)) => source(cx, c, &cred, fd),
         (proto::SERVE, Some(fd)) => serve(cx, c, &cred, fd),
+        (proto::WATCH, Some(fd)) => {
+            client(c, &cred)?;
+            let server = cx.server.get().ok_or(Errno::NODEV)?;
+            shown_inode(cx, fd)?;
+            server.watch(fd.as_fd())?;
+            Ok((Reply::default(), Vec::new()))
+        }
         (proto::GIVE_UP, Some(fd)) => {
             let server = cx.server.get().ok_or(Errno::NODEV)?;
             shown_inode(cx, fd)?;

@@ -41,6 +41,8 @@ struct Writer {
     process: Option<OwnedFd>,
     /// See [`Writes::apply`].
     finished: u32,
+    /// The process has opened a watched file for writing without its library.
+    opens_unseen: bool,
 }
 
 impl Writer {
@@ -73,7 +75,13 @@ impl Writers {
             let process = Pid::from_raw(pid as i32).ok_or(Errno::SRCH);
             match process.and_then(|pid| pidfd_open(pid, PidfdFlags::empty())) {
                 Err(Errno::SRCH) => writes.release(page),
-                process => writers.push(Writer { page, pid, process: process.ok(), finished: u32::MAX }),
+                process => writers.push(Writer {
+                    page,
+                    pid,
+                    process: process.ok(),
+                    finished: u32::MAX,
+                    opens_unseen: false,
+                }),
             }
         }
         let list = List { writers, looked: Instant::now(), needs_repair: true };
@@ -89,8 +97,30 @@ impl Writers {
         }
         let process = Some(rustix::io::dup(process).ok()?);
         let page = self.writes.admit(pid)?;
-        list.writers.push(Writer { page, pid, process, finished: 0 });
+        list.writers.push(Writer { page, pid, process, finished: 0, opens_unseen: false });
         Some(page)
+    }
+
+    /// True if the library of this process announces an open that waits. Otherwise the process counts as one
+    /// that does not announce its writes.
+    pub(crate) fn announces_open(&self, pid: i32) -> bool {
+        let mut list = self.list.lock();
+        let Some(writer) = list.writers.iter_mut().find(|writer| writer.pid as i32 == pid) else {
+            return false;
+        };
+        let page = self.writes.client(writer.page);
+        writer.opens_unseen |= !page.is_opening();
+        page.is_opening() && page.is_ready()
+    }
+
+    /// The processes that announce the writes of all their descriptors.
+    pub(crate) fn processes(&self) -> Vec<i32> {
+        let list = self.list.lock();
+        let dead = dead(&list.writers);
+        let announce = |writer: &&Writer| {
+            !writer.opens_unseen && !dead.contains(&writer.page) && self.writes.client(writer.page).is_ready()
+        };
+        list.writers.iter().filter(announce).map(|writer| writer.pid as i32).collect()
     }
 
     /// Withdraws the pages of finished writes. Returns the number of writes.

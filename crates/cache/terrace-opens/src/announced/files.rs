@@ -1,4 +1,4 @@
-//! `terrace run --exclusive` serves these files from memory while its programs write and announce each write.
+//! These files are served from memory while programs of `terrace run` write and announce each write.
 
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -48,8 +48,8 @@ pub struct AnnouncedFiles {
     /// st_dev of the files that may be served.
     dev: u64,
     files_max: usize,
-    /// The futex word of the supervisor ([`holder_word`]).
-    word: &'static AtomicU32,
+    /// The futex word of the supervisor ([`holder_word`]); None: the leases have it.
+    word: Option<&'static AtomicU32>,
     files: Mutex<Files>,
     /// Signalled at the end.
     ended: Condvar,
@@ -60,7 +60,12 @@ pub struct AnnouncedFiles {
 
 impl AnnouncedFiles {
     /// Serves at most `files_max` files of the device `dev`. `word`: the supervisor's, see [`holder_word`].
-    pub fn new(engine: Arc<Engine>, dev: u64, files_max: usize, word: &'static AtomicU32) -> AnnouncedFiles {
+    pub fn new(
+        engine: Arc<Engine>,
+        dev: u64,
+        files_max: usize,
+        word: Option<&'static AtomicU32>,
+    ) -> AnnouncedFiles {
         AnnouncedFiles {
             engine,
             dev,
@@ -109,16 +114,22 @@ impl AnnouncedFiles {
 
     /// Looks at the files until [`AnnouncedFiles::stop`]. Calls `begun` once the set-up is done.
     pub fn run(&self, begun: impl FnOnce()) {
-        holder_word::resume(self.word);
+        self.word.map(holder_word::resume);
         begun();
+        self.look_until_stopped(|| {});
+    }
+
+    /// Looks at the files, and calls `also` after each look, until [`AnnouncedFiles::stop`].
+    pub(crate) fn look_until_stopped(&self, also: impl Fn()) {
         while !self.stopping.load(Ordering::Acquire) {
             let mut files = self.files.lock();
             self.ended.wait_for(&mut files, LOOK_EVERY);
             drop(files);
             self.look();
+            also();
         }
         self.identify_all();
-        holder_word::end(self.word);
+        self.word.map(holder_word::end);
         for file in self.all() {
             file.give_up();
         }
@@ -152,13 +163,32 @@ impl AnnouncedFiles {
         Counts { served, left, unannounced: self.unannounced.load(Ordering::Relaxed) }
     }
 
-    fn all(&self) -> Vec<Arc<AnnouncedFile>> {
+    pub(super) fn get(&self, id: ObjectId) -> Option<Arc<AnnouncedFile>> {
+        self.files.lock().by_id.get(&id).cloned()
+    }
+
+    pub(super) fn remove(&self, id: ObjectId) {
+        self.files.lock().by_id.remove(&id);
+    }
+
+    /// Adds a file with a slow object. The kernel serves it until a suspicion is refuted.
+    pub(super) fn adopt(&self, fd: Arc<OwnedFd>, object: ObjectRef) -> std::io::Result<Arc<AnnouncedFile>> {
+        self.make_room();
+        let id = object.id();
+        let file = Arc::new(AnnouncedFile::new(fd, object)?);
+        file.suspect_all();
+        file.object.set_watched(true);
+        self.files.lock().by_id.insert(id, file.clone());
+        Ok(file)
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<AnnouncedFile>> {
         self.files.lock().by_id.values().cloned().collect()
     }
 
     /// Drops deleted files, and finds changes without an announcement.
     fn look(&self) {
-        let is_first = holder_word::is_suspended(self.word);
+        let is_first = self.word.is_some_and(holder_word::is_suspended);
         let some: Vec<_> = {
             let mut files = self.files.lock();
             let (n, from) = (files.by_id.len(), files.hand);
@@ -175,7 +205,7 @@ impl AnnouncedFiles {
             }
         }
         if is_first {
-            holder_word::resume(self.word);
+            self.word.map(holder_word::resume);
         }
     }
 
@@ -185,7 +215,7 @@ impl AnnouncedFiles {
         {
             tracing::warn!(
                 "a program changed inode {} without the preload library: the kernel serves the file for a while. \
-                 Run all writers below terrace run --exclusive; further changes are not logged",
+                 Run all writers below `terrace run`; further changes are not logged",
                 file.object.id()
             );
         }
@@ -211,6 +241,12 @@ impl AnnouncedFiles {
         files.retain(|file| file.is_served());
         files.sort_by_key(|file| file.requested.load(Ordering::Relaxed));
         files.iter().take(files.len() / GIVE_UP_PART + 1).for_each(|file| self.drop_file(file));
+    }
+
+    /// The object, if the file is served at the moment.
+    pub(super) fn object_of(&self, file: &AnnouncedFile) -> Result<ObjectRef, Errno> {
+        file.note_request(self.clock.fetch_add(1, Ordering::Relaxed));
+        if file.is_served() { Ok(file.object.clone()) } else { Err(Errno::BUSY) }
     }
 
     /// The file of a client's descriptor, added to the served ones if it is new.
@@ -250,8 +286,7 @@ impl AnnouncedFiles {
 impl Serve for AnnouncedFiles {
     fn serve(&self, shown: BorrowedFd<'_>) -> Result<ObjectRef, Errno> {
         let file = self.find(shown)?;
-        file.note_request(self.clock.fetch_add(1, Ordering::Relaxed));
-        if file.is_served() { Ok(file.object.clone()) } else { Err(Errno::BUSY) }
+        self.object_of(&file)
     }
 
     fn give_up(&self, shown: BorrowedFd<'_>) -> Result<(), Errno> {

@@ -5,6 +5,7 @@
 //! descriptor yet. The look takes no snapshot: a descriptor that moves between two processes meanwhile may be
 //! missed. The file is compared by the inode that the kernel's file names, so overlayfs hides it.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -15,7 +16,7 @@ use terrace_system::proc::{self, is_gone};
 
 use super::file_id::FileId;
 
-/// Result of a look.
+/// Result of a look at one file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Writers {
     /// Processes that can write the file.
@@ -25,7 +26,14 @@ pub struct Writers {
     pub unknown: Vec<i32>,
 }
 
-/// Whether a process, a thread or a link of /proc gives write access to the file.
+impl Writers {
+    /// No process can write the file.
+    pub fn is_empty(&self) -> bool {
+        self.found.is_empty() && self.unknown.is_empty()
+    }
+}
+
+/// Whether a process, a thread or a link of /proc gives write access to a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Access {
     None,
@@ -33,53 +41,73 @@ enum Access {
     Write,
 }
 
-/// The processes, except `except`, that have the file open for writing, or have a shared mapping of it that is
-/// writable or can become so. Waits for a process that changes its mappings. A process that ends meanwhile is
-/// no error.
+/// The accesses of one process to the files of a look.
+type Found = BTreeMap<FileId, Access>;
+
+/// The processes, except `except`, that have the files open for writing, or have a shared mapping of them that
+/// is writable or can become so. Waits for a process that changes its mappings. A process that ends meanwhile
+/// is no error. One look at all processes serves all files.
 ///
 /// # Errors
 /// /proc cannot be read, for example for lack of a descriptor.
-pub fn writers(file: FileId, except: &[i32]) -> io::Result<Writers> {
-    let mut writers = Writers::default();
+pub fn writers(
+    files: impl IntoIterator<Item = FileId>,
+    except: &[i32],
+) -> io::Result<BTreeMap<FileId, Writers>> {
+    let none: Found = files.into_iter().map(|file| (file, Access::None)).collect();
+    let mut writers: BTreeMap<FileId, Writers> =
+        none.keys().map(|&file| (file, Writers::default())).collect();
     for pid in proc::processes()?.into_iter().filter(|pid| !except.contains(pid)) {
-        match of_process(pid, file) {
-            Ok(Access::Write) => writers.found.push(pid),
-            Ok(Access::Unknown) => writers.unknown.push(pid),
-            Err(err) if err.kind() == io::ErrorKind::PermissionDenied => writers.unknown.push(pid),
+        let mut found = none.clone();
+        match of_process(pid, &mut found) {
+            Err(err) if err.kind() == io::ErrorKind::PermissionDenied => {
+                note(&mut found, Access::Unknown, |_| true)
+            }
             Err(err) if !is_gone(&err) => return Err(err),
-            Ok(Access::None) | Err(_) => {}
+            Ok(()) | Err(_) => {}
+        }
+        for (file, access) in found {
+            let writers = writers.entry(file).or_default();
+            match access {
+                Access::Write => writers.found.push(pid),
+                Access::Unknown => writers.unknown.push(pid),
+                Access::None => {}
+            }
         }
     }
     Ok(writers)
 }
 
+/// Raises the access to the files that `concerns` selects.
+fn note(found: &mut Found, access: Access, concerns: impl Fn(&FileId) -> bool) {
+    let some = found.iter_mut().filter(|(file, _)| concerns(file));
+    some.for_each(|(_, known)| *known = access.max(*known));
+}
+
 /// A thread may have its own table of descriptors, and the first thread may have ended.
-fn of_process(pid: i32, file: FileId) -> io::Result<Access> {
+fn of_process(pid: i32, found: &mut Found) -> io::Result<()> {
     let mut tables = Vec::new();
     let mut has_maps = false;
-    let mut access = Access::None;
     for tid in proc::tasks(pid)? {
-        let found = (|| {
-            let mut found = Access::None;
+        let looked = (|| {
             if !tables.iter().any(|seen| share_descriptors(*seen, tid)) {
                 tables.push(tid);
-                found = by_descriptor(tid, file)?;
+                by_descriptor(tid, found)?;
             }
-            if found == Access::Write || has_maps {
-                return Ok(found);
+            if has_maps {
+                return Ok(());
             }
             let maps = proc::text(tid, "maps")?;
             has_maps = !maps.is_empty();
-            Ok(found.max(by_mapping(tid, &maps, file)?))
+            by_mapping(tid, &maps, found)
         })();
-        match found {
-            Ok(Access::Write) => return Ok(Access::Write),
-            Ok(found) => access = access.max(found),
-            Err(err) if !is_gone(&err) => return Err(err),
-            Err(_) => {}
+        if let Err(err) = looked
+            && !is_gone(&err)
+        {
+            return Err(err);
         }
     }
-    Ok(access)
+    Ok(())
 }
 
 /// Whether two threads have one table of descriptors. False also if the kernel does not tell.
@@ -89,62 +117,62 @@ fn share_descriptors(one: i32, other: i32) -> bool {
     unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_FILES, 0, 0) == 0 }
 }
 
-fn by_descriptor(tid: i32, file: FileId) -> io::Result<Access> {
+fn by_descriptor(tid: i32, found: &mut Found) -> io::Result<()> {
     let table = File::open(format!("/proc/{tid}/fd"))?;
-    let mut access = Access::None;
     for entry in Dir::read_from(&table)? {
         let entry = entry?;
         if entry.file_type() != FileType::Symlink {
             continue;
         }
-        match by_link(&table, entry.file_name(), file) {
-            Ok(Access::Write) => return Ok(Access::Write),
-            Ok(found) => access = access.max(found),
+        match by_link(&table, entry.file_name(), found) {
+            Ok(()) => {}
             // Closed meanwhile.
             Err(err) if is_gone(&err.into()) => {}
             Err(err) => return Err(err.into()),
         }
     }
-    Ok(access)
+    Ok(())
 }
 
-/// Whether a link of /proc leads to the file, opened for writing. The mode of the link is that of the open.
-fn by_link(dir: &File, link: impl rustix::path::Arg + Copy, file: FileId) -> rustix::io::Result<Access> {
+/// Notes the access of a link of /proc, opened for writing. The mode of the link is that of the open.
+fn by_link(dir: &File, link: impl rustix::path::Arg + Copy, found: &mut Found) -> rustix::io::Result<()> {
     let opened = Mode::from_raw_mode(statat(dir, link, AtFlags::SYMLINK_NOFOLLOW)?.st_mode);
     if !opened.contains(Mode::WUSR) {
-        return Ok(Access::None);
+        return Ok(());
     }
     // A file server that does not answer must not delay the look.
-    let stat = |what| statx(dir, link, AtFlags::STATX_DONT_SYNC, what);
+    let stat = |fields| statx(dir, link, AtFlags::STATX_DONT_SYNC, fields);
     let device = |stat: &Statx| makedev(stat.stx_dev_major, stat.stx_dev_minor);
     match stat(StatxFlags::INO) {
-        Ok(stat) if stat.stx_ino == file.ino && device(&stat) == file.dev => Ok(Access::Write),
-        Ok(_) => Ok(Access::None),
-        Err(err @ (Errno::NOENT | Errno::SRCH)) => Err(err),
+        Ok(stat) => {
+            let id = FileId { dev: device(&stat), ino: stat.stx_ino };
+            note(found, Access::Write, |file| *file == id);
+        }
+        Err(err @ (Errno::NOENT | Errno::SRCH)) => return Err(err),
         // Also another user's FUSE gives its device, without the inode.
         Err(_) => match stat(StatxFlags::empty()) {
-            Ok(stat) if device(&stat) != file.dev => Ok(Access::None),
-            Err(err @ (Errno::NOENT | Errno::SRCH)) => Err(err),
-            Ok(_) | Err(_) => Ok(Access::Unknown),
+            Ok(stat) => note(found, Access::Unknown, |file| file.dev == device(&stat)),
+            Err(err @ (Errno::NOENT | Errno::SRCH)) => return Err(err),
+            Err(_) => note(found, Access::Unknown, |_| true),
         },
     }
+    Ok(())
 }
 
-fn by_mapping(tid: i32, maps: &str, file: FileId) -> io::Result<Access> {
-    let of_inode = proc::mappings(maps).filter(|mapping| mapping.is_shared && mapping.inode == file.ino);
-    let mut access = Access::None;
-    for mapping in of_inode {
+fn by_mapping(tid: i32, maps: &str, found: &mut Found) -> io::Result<()> {
+    let inodes: Vec<u64> = found.keys().map(|file| file.ino).collect();
+    for mapping in proc::mappings(maps).filter(|mapping| mapping.is_shared && inodes.contains(&mapping.inode))
+    {
         // The names have no leading zeros, other than those in the table.
         let name = format!("{:x}-{:x}", mapping.range.start, mapping.range.end);
         let dir = File::open(Path::new("/proc").join(tid.to_string()).join("map_files"))?;
-        match by_link(&dir, name.as_str(), file) {
+        match by_link(&dir, name.as_str(), found) {
             // A mapping that was changed meanwhile counts.
-            Ok(Access::Write) | Err(Errno::NOENT) => return Ok(Access::Write),
-            Ok(found) => access = access.max(found),
-            Err(err) => return Err(err.into()),
+            Err(Errno::NOENT) => note(found, Access::Write, |file| file.ino == mapping.inode),
+            looked => looked?,
         }
     }
-    Ok(access)
+    Ok(())
 }
 
 #[cfg(test)]
@@ -166,9 +194,13 @@ mod tests {
         }
         let (opened, file) = (File::open(dir.path()).unwrap(), File::open(path("file")).unwrap());
         let (id, other) = (FileId::of(&file).unwrap(), FileId { dev: 0, ino: 0 });
-        let access = |link: &str| by_link(&opened, link, id);
+        let access_to = |file: FileId, link: &str| {
+            let mut found = Found::from([(file, Access::None)]);
+            by_link(&opened, link, &mut found).map(|()| found[&file])
+        };
+        let access = |link: &str| access_to(id, link);
         assert_eq!(access("good"), Ok(Access::Write));
-        assert_eq!(by_link(&opened, "good", other), Ok(Access::None));
+        assert_eq!(access_to(other, "good"), Ok(Access::None));
         assert_eq!(access("gone"), Err(Errno::NOENT));
         assert_eq!((access("circle"), access("no_dir")), (Ok(Access::Unknown), Ok(Access::Unknown)));
     }

@@ -24,7 +24,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{fanotify_event_metadata as Metadata, fanotify_response as Response};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
 use super::file_id::FileId;
@@ -173,6 +173,29 @@ impl Listener {
         Ok(answered)
     }
 
+    /// Lets all opens go on that wait now, without a handler: the daemon is stopped or dead. `pending`: numbers of
+    /// descriptors that the daemon may have from events without an answer. `before` runs before the first answer.
+    /// Returns the number of opens and closes.
+    ///
+    /// # Errors
+    /// The group takes no answers, or its events have an unknown form.
+    pub fn allow_all(
+        &self,
+        pending: impl IntoIterator<Item = RawFd>,
+        before: impl Fn(),
+    ) -> io::Result<usize> {
+        let mut count = 0;
+        for fd in pending {
+            count += usize::from(allow(self.group.as_raw_fd(), fd)?);
+        }
+        while let Some(event) = self.next()? {
+            before();
+            drop(event);
+            count += 1;
+        }
+        Ok(count)
+    }
+
     /// Reports opens and closes of the file from now on. A second call has no effect. Without
     /// [`Listener::run`] opens of the file wait, also opens by this process.
     ///
@@ -192,6 +215,18 @@ impl Listener {
             Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
             done => done,
         }
+    }
+
+    /// Reports no file any longer. Opens that wait already are reported.
+    ///
+    /// # Errors
+    /// Those of fanotify_mark(2).
+    pub fn unwatch_all(&self) -> io::Result<()> {
+        // SAFETY: an open descriptor; a flush takes no file.
+        let ret = unsafe {
+            libc::fanotify_mark(self.group.as_raw_fd(), libc::FAN_MARK_FLUSH, 0, libc::AT_FDCWD, ptr::null())
+        };
+        if ret == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
     fn mark(&self, action: libc::c_uint, file: BorrowedFd<'_>) -> io::Result<()> {
@@ -223,7 +258,7 @@ impl Listener {
         Ok(())
     }
 
-    /// Ends [`Listener::run`], now and later. Callable from any thread.
+    /// Ends [`Listener::run`] once the queue is empty, now and later. Callable from any thread.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
@@ -233,11 +268,11 @@ impl Listener {
     fn wait(&self) -> io::Result<bool> {
         let mut fds = [PollFd::new(&self.group, PollFlags::IN), PollFd::new(&self.wake, PollFlags::IN)];
         loop {
-            if self.stopping.load(Ordering::Acquire) {
-                return Ok(false);
-            }
-            match poll(&mut fds, None) {
+            let stopping = self.stopping.load(Ordering::Acquire);
+            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+            match poll(&mut fds, stopping.then_some(&now)) {
                 Ok(_) if !fds[0].revents().is_empty() => return Ok(true),
+                Ok(_) if stopping => return Ok(false),
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(err) => return Err(err.into()),
             }

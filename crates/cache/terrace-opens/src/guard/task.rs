@@ -18,6 +18,18 @@ impl Task {
         self.0 > 0 && unsafe { libc::syscall(libc::SYS_tgkill, pid, self.0, 0) } == 0
     }
 
+    /// True if the thread waits in an open for reading that empties no file, or in an execve. Both leave the
+    /// content. The kernel shows the call and its flags.
+    pub fn opens_for_reading(self) -> bool {
+        let read = |flags: i64| flags as libc::c_int & (libc::O_ACCMODE | libc::O_TRUNC) == libc::O_RDONLY;
+        match proc::system_call(self.0) {
+            Some((libc::SYS_open, args)) => read(args[1]),
+            Some((libc::SYS_openat | libc::SYS_open_by_handle_at, args)) => read(args[2]),
+            Some((libc::SYS_execve | libc::SYS_execveat, _)) => true,
+            _ => false,
+        }
+    }
+
     /// The process of the thread, from /proc. None: the thread has ended.
     pub fn process(self) -> Option<i32> {
         proc::process_of(self.0)?.try_into().ok()

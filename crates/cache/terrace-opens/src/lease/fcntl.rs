@@ -51,6 +51,15 @@ pub(crate) fn give_back(fd: BorrowedFd<'_>) {
     unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
 }
 
+/// Has a program the file open for writing, or mapped writable? Asks for a lease, which this descriptor must not
+/// hold.
+pub(crate) fn is_written(fd: BorrowedFd<'_>) -> bool {
+    // SAFETY: plain numbers.
+    let refused = done(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, libc::F_RDLCK) });
+    give_back(fd);
+    refused.is_err_and(|err| err.kind() == io::ErrorKind::WouldBlock)
+}
+
 /// Does this descriptor hold a read lease that no open waits to break?
 pub(crate) fn is_held(fd: BorrowedFd<'_>) -> bool {
     is_leased(fd.as_raw_fd())

@@ -158,6 +158,16 @@ impl LeasedFile {
         true
     }
 
+    /// Ends the service by a lease, if the lease is broken and a program has the file open for writing.
+    pub(crate) fn end_if_written(&self) -> bool {
+        let mut state = self.state.lock();
+        let is_written = matches!(*state, State::Broken { .. }) && fcntl::is_written(self.fd.as_fd());
+        if is_written {
+            *state = State::Ended;
+        }
+        is_written
+    }
+
     /// Whether the content has changed under the lease: by O_TRUNC of an open for reading.
     pub(crate) fn is_changed(&self) -> bool {
         let State::Held { look, .. } = *self.state.lock() else { return false };

@@ -1,6 +1,7 @@
 //! The files served by leases, the thread that gives leases back, and the thread that takes them again.
 
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -82,6 +83,16 @@ pub struct Leases {
     clock: AtomicU64,
     counters: Counters,
     stopping: AtomicBool,
+    before_resume: OnceLock<BeforeResume>,
+}
+
+/// Set-up of the owner before clients read memory again after a stop of this process.
+struct BeforeResume(Box<dyn Fn() + Send + Sync>);
+
+impl fmt::Debug for BeforeResume {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BeforeResume")
+    }
 }
 
 impl Leases {
@@ -98,7 +109,13 @@ impl Leases {
             clock: AtomicU64::new(0),
             counters: Counters::default(),
             stopping: AtomicBool::new(false),
+            before_resume: OnceLock::new(),
         }
+    }
+
+    /// Calls `f` before clients read memory again after a stop (SIGSTOP) of this process.
+    pub(crate) fn before_resume(&self, f: impl Fn() + Send + Sync + 'static) {
+        let _ = self.before_resume.set(BeforeResume(Box::new(f)));
     }
 
     /// Takes over a dead daemon's leases by their descriptors. Drops the pages of all other files before it
@@ -231,6 +248,43 @@ impl Leases {
         }
     }
 
+    /// Takes the files out of service that programs have open for writing. Their objects are slow.
+    pub(crate) fn take_written(&self) -> Vec<(Arc<OwnedFd>, ObjectRef)> {
+        let waiting = self.waiting().into_iter();
+        waiting.filter(|file| file.end_if_written()).map(|file| self.release(&file)).collect()
+    }
+
+    /// The file of a descriptor, which is not in service by another way. It may be written.
+    ///
+    /// # Errors
+    /// The file cannot be served.
+    pub(crate) fn find_or_begin(&self, shown: BorrowedFd<'_>) -> Result<Arc<LeasedFile>, Errno> {
+        let &tid = self.tid.get().ok_or(Errno::AGAIN)?;
+        let id = fstat(shown)?.st_ino;
+        let known = self.files.lock().by_id.get(&id).cloned();
+        known.map_or_else(|| self.begin(shown, id, tid), Ok)
+    }
+
+    /// Takes a file out of service. Its object is slow.
+    pub(crate) fn end(&self, file: &LeasedFile) -> (Arc<OwnedFd>, ObjectRef) {
+        file.end();
+        self.release(file)
+    }
+
+    fn release(&self, file: &LeasedFile) -> (Arc<OwnedFd>, ObjectRef) {
+        self.files.lock().remove(file.object.id());
+        (file.fd.clone(), file.object.clone())
+    }
+
+    /// Serves a file with a slow object once its lease can be taken.
+    pub(crate) fn admit(&self, fd: Arc<OwnedFd>, object: ObjectRef) {
+        let id = object.id();
+        let mut files = self.files.lock();
+        files.insert(Arc::new(LeasedFile::written(fd, object)));
+        files.waiting.insert(id);
+        self.changed.notify_all();
+    }
+
     fn waiting(&self) -> Vec<Arc<LeasedFile>> {
         let files = self.files.lock();
         files.waiting.iter().filter_map(|id| files.by_id.get(id)).cloned().collect()
@@ -267,10 +321,14 @@ impl Leases {
     /// checks all leases before clients read memory again.
     fn look(&self) {
         if holder_word::is_suspended(self.word) {
-            self.check_all();
+            let check = || {
+                self.check_all();
+                self.before_resume.get().into_iter().for_each(|before| before.0());
+            };
+            check();
             holder_word::resume(self.word);
             // For a second stop in between.
-            self.check_all();
+            check();
         }
         let some: Vec<_> = {
             let mut files = self.files.lock();
@@ -283,6 +341,9 @@ impl Leases {
                 self.give_up(&file);
             } else if file.is_changed() {
                 self.break_lease(&file);
+            } else if file.is_held() && self.engine.announces_writes() {
+                // After a reload: the tier keeps pages by identity.
+                self.engine.renew_identity(&file.object, || file.is_held());
             }
         }
     }

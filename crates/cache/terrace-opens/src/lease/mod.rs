@@ -13,5 +13,6 @@ pub mod holder_word;
 mod leases;
 
 pub use fcntl::is_leased;
+pub(crate) use fcntl::{is_held, is_written};
 pub(crate) use leases::reopen;
 pub use leases::{Counts, Leases};

@@ -62,7 +62,7 @@ fn writers_are_found_and_readers_are_not() {
     let mut expected: Vec<i32> = can_write.iter().flatten().map(Child::pid).collect();
     expected.sort_unstable();
     let sorted = |except: &[i32]| {
-        let mut found = writers(id, except).unwrap().found;
+        let mut found = writers([id], except).unwrap().remove(&id).unwrap().found;
         found.sort_unstable();
         found
     };
@@ -88,13 +88,13 @@ fn writers_are_found_in_every_thread() {
             // SAFETY: the new table has the same descriptors, and the thread closes none of them.
             assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0);
             let writer = File::options().write(true).open(&file.path).unwrap();
-            let found = writers(id, &[]).unwrap().found;
+            let found = writers([id], &[]).unwrap().remove(&id).unwrap().found;
             drop(writer);
             found
         });
         assert_eq!(thread.join().unwrap(), [own]);
     });
-    assert!(writers(id, &[]).unwrap().found.is_empty());
+    assert!(writers([id], &[]).unwrap()[&id].found.is_empty());
     let both = libc::PROT_READ | libc::PROT_WRITE;
     let ends = [
         holder_without_leader(&file.name, |name| open(name, libc::O_RDWR) >= 0),
@@ -102,7 +102,7 @@ fn writers_are_found_in_every_thread() {
     ];
     let mut expected = ends.each_ref().map(Child::pid);
     expected.sort_unstable();
-    let mut found = writers(id, &[]).unwrap().found;
+    let mut found = writers([id], &[]).unwrap().remove(&id).unwrap().found;
     found.sort_unstable();
     assert_eq!(found, expected);
 }

@@ -79,9 +79,11 @@ unsafe fn strings(env: Strings) -> impl Iterator<Item = &'static [u8]> {
 
 /// Whether the library announces writes with this environment.
 unsafe fn announces(env: Strings) -> bool {
-    const SET: [&[u8]; 4] = [b"TERRACE_SOCKET=", b"TERRACE_DEV=", b"TERRACE_LEASED=", b"TERRACE_WRITES=1"];
+    const SET: [&[u8]; 3] = [b"TERRACE_SOCKET=", b"TERRACE_DEV=", b"TERRACE_LEASED="];
+    const WRITES: [&[u8]; 2] = [b"TERRACE_WRITES=exclusive", b"TERRACE_WRITES=guarded"];
     // SAFETY: the caller's promise.
-    SET.iter().all(|start| unsafe { strings(env) }.any(|text| text.starts_with(start)))
+    let has = |start: &&[u8]| unsafe { strings(env) }.any(|text| text.starts_with(start));
+    SET.iter().all(has) && WRITES.iter().any(has)
 }
 
 fn words(list: &[u8]) -> impl Iterator<Item = &[u8]> {

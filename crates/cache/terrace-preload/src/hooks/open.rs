@@ -152,10 +152,14 @@ macro_rules! hook {
             let fd = unsafe {
                 guard(|| opening($dir, $path, $flags));
                 let emptied = emptying($dir, $path, $flags);
+                let shown = directory::is_guarded() && guard(|| writers::opening($dir, $path, $flags));
                 let mut fd = next::$name($($arg),*);
                 let mut naps = 0;
                 while fd < 0 && guard(|| leased::waits_again($dir, $path, $flags, &mut naps)) {
                     fd = next::$name($($arg),*);
+                }
+                if shown {
+                    guard(writers::opening_end);
                 }
                 if directory::announces_writes() {
                     guard(|| writers::emptied(emptied, fd, $flags));
@@ -220,7 +224,14 @@ macro_rules! rare_hook {
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($($arg: $t),*) -> c_int {
             // SAFETY: the program's own arguments.
-            let fd = unsafe { next::$name($($arg),*) };
+            let fd = unsafe {
+                let shown = guard(writers::opening_any);
+                let fd = next::$name($($arg),*);
+                if shown {
+                    guard(writers::opening_end);
+                }
+                fd
+            };
             if directory::announces_writes() {
                 guard(|| writers::made(fd, $flags));
             }
@@ -249,8 +260,12 @@ pub(super) const NUMBERS: [c_long; 6] = [
 /// # Safety
 /// The program's own arguments, of a call of [`NUMBERS`].
 pub(super) unsafe fn by_call(n: c_long, a: [usize; 6]) -> c_long {
+    let shown = guard(writers::opening_any);
     // SAFETY: the program's own arguments.
     let fd = sys::libc_ret(unsafe { sys::raw(n, a) });
+    if shown {
+        guard(writers::opening_end);
+    }
     if directory::announces_writes() {
         let flags = || match n {
             libc::SYS_open => Some(a[1] as c_int),

@@ -84,6 +84,24 @@ unsafe fn opening(path: *const c_char, mode: *const c_char) -> Emptied {
     guard(|| unsafe { writers::emptying(libc::AT_FDCWD, path, flags_of(mode)) })
 }
 
+/// Shows the daemon an open for writing; as [`writers::opening`].
+///
+/// # Safety
+/// The program's own arguments.
+unsafe fn shown(path: *const c_char, mode: *const c_char) -> bool {
+    if !directory::is_guarded() || path.is_null() || mode.is_null() {
+        return false;
+    }
+    // SAFETY: the caller's promise.
+    guard(|| unsafe { writes(mode) && writers::opening(libc::AT_FDCWD, path, libc::O_RDWR) })
+}
+
+fn shown_end(shown: bool) {
+    if shown {
+        guard(writers::opening_end);
+    }
+}
+
 /// Announces the writes of a new stream.
 ///
 /// # Safety
@@ -99,13 +117,13 @@ unsafe fn opened(before: Emptied, mode: *const c_char, stream: *mut FILE) {
     }
 }
 
-/// O_TRUNC, if fopen with this mode empties the file.
+/// Flags of an open, if fopen with this mode empties the file.
 ///
 /// # Safety
 /// `mode` is a C string.
 unsafe fn flags_of(mode: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
-    if unsafe { *mode } as u8 == b'w' { libc::O_TRUNC } else { 0 }
+    if unsafe { *mode } as u8 == b'w' { libc::O_TRUNC | libc::O_WRONLY } else { 0 }
 }
 
 /// Whether fopen with this mode opens for writing.
@@ -126,6 +144,7 @@ macro_rules! fopen_hook {
             // SAFETY: the program's own arguments.
             unsafe {
                 let before = opening(path, mode);
+                let is_shown = shown(path, mode);
                 let (mut stream, mut naps) = (next::$name(path, mode), 0);
                 while stream.is_null()
                     && guard(|| {
@@ -134,6 +153,7 @@ macro_rules! fopen_hook {
                 {
                     stream = next::$name(path, mode);
                 }
+                shown_end(is_shown);
                 // Of a descriptor that was closed unseen.
                 end(forget_stream(stream));
                 opened(before, mode, stream);
@@ -161,7 +181,9 @@ macro_rules! freopen_hook {
                 let emptied = opening(path, mode);
                 let waits = || writes(mode) && leased::may_be_served(libc::AT_FDCWD, path);
                 let before = guard(|| waits().then(sys::block_signals));
+                let is_shown = shown(path, mode);
                 let stream = next::$name(path, mode, stream);
+                shown_end(is_shown);
                 guard(|| before.map(sys::set_signals));
                 end(ticket);
                 opened(emptied, mode, stream);

@@ -33,7 +33,7 @@ fn announcing() -> Running {
 
 fn command(d: &Daemon, args: &[&str]) -> Command {
     let mut c = Command::new(program());
-    behind(d, c.args(args)).env("TERRACE_LEASED", &d.dir).env("TERRACE_WRITES", "1");
+    behind(d, c.args(args)).env("TERRACE_LEASED", &d.dir).env("TERRACE_WRITES", "exclusive");
     c
 }
 

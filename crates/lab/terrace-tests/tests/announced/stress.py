@@ -1,11 +1,13 @@
-# Programs write files in every way while readers are served from memory (`terrace run --exclusive`).
+# Programs write files in every way while readers are served from memory (`terrace run`, with and without
+# `--exclusive`). With STRANGERS=1, programs without the library write, too.
 # A file has one writer. Its word on the board is even between changes: then each page has exactly that version.
 import ctypes, mmap, os, random, signal, struct, subprocess, sys, time, traceback
 SECONDS = float(os.environ['STRESS_SECONDS']); seed = int(os.environ['STRESS_SEED']); FILES = 5; PAGES = 700; P = 4096
 libc = ctypes.CDLL(None, use_errno=True)
 libc.fopen.restype = ctypes.c_void_p
-place = os.environ['BOARD']
-with open(place, 'wb') as f: f.write(bytes(8 * FILES))
+place = os.environ['BOARD']; stranger = sys.argv[1:]
+if not stranger:
+    with open(place, 'wb') as f: f.write(bytes(8 * FILES))
 with open(place, 'r+b') as f: board = mmap.mmap(f.fileno(), 8 * FILES)
 words = memoryview(board).cast('Q')
 def word(n): return words[n]
@@ -69,7 +71,24 @@ def by_killed_child(fd, n, v, rng):
     time.sleep(rng.random() * .01)
     if rng.random() < .3: os.kill(pid, signal.SIGSTOP); time.sleep(.03)
     os.kill(pid, signal.SIGKILL); os.waitpid(pid, 0); by_pwrite(fd, n, v, rng)
+def by_late_stores(fd, n, v, rng):
+    d = os.open(f'f{n}', os.O_RDWR); m = mmap.mmap(d, PAGES * P); os.close(d)
+    time.sleep(rng.random() * .05); m[:] = content(n, v); m.close()
+def by_emptying_reader(fd, n, v, rng):
+    os.close(os.open(f'f{n}', os.O_RDONLY | os.O_TRUNC)); os.pwrite(fd, content(n, v), 0)
 WAYS = [f for name, f in sorted(globals().items()) if name.startswith('by_')]
+if stranger:
+    assert 'terrace' not in open('/proc/self/maps').read(), 'a client'
+    way, n, v, s = stranger[0], *map(int, stranger[1:])
+    fd = os.open(f'f{n}', os.O_RDWR); globals()[way](fd, n, v, random.Random(s)); os.close(fd)
+    # A change of size by path opens nothing: the look at the file's times finds it, each 10 ms.
+    if way == 'by_path': time.sleep(.3)
+    sys.exit(0)
+bare = {k: v for k, v in os.environ.items() if k != 'LD_PRELOAD'}
+def by_stranger(fd, n, v, rng):
+    way = rng.choice([way for way in WAYS if way is not by_stranger]).__name__
+    subprocess.run([sys.executable, __file__, way, str(n), str(v), str(rng.randrange(10 ** 6))], env=bare, check=True)
+if os.environ.get('STRANGERS'): WAYS += [by_stranger] * 6
 only = os.environ.get('STRESS_WAYS')
 if only: WAYS = [f for f in WAYS if f.__name__ in only.split(',')]
 
