@@ -124,6 +124,21 @@ fn stopped_once(mode: Mode, seed: u64) {
     mount.finish();
 }
 
+/// An open of a watched file waits for terraced, so a file that is opened again and again is the kernel's.
+#[test]
+fn a_file_that_is_opened_often_is_left_to_the_kernel() {
+    let mount = mount("announced-often", Mode::Guarded);
+    std::fs::write(mount.src().join("f"), vec![7; 1 << 20]).unwrap();
+    let text = "import os, time
+fd = os.open('f', os.O_RDWR); end = time.monotonic() + 4
+while time.monotonic() < end: os.close(os.open('f', os.O_RDWR)); assert os.pread(fd, 9, 4096) == b'\\x07' * 9
+print('ok')";
+    assert_eq!(process::run(&mut script(&mount, text), 60).expect_success(), "ok\n");
+    let stat = mount.stats_of_runs().remove(0).cache;
+    assert_eq!(stat.announced.as_ref().map(|announced| announced.left), Some(1), "{stat:?}");
+    mount.finish();
+}
+
 /// The user's statement is wrong: a program without the library writes. The change is found by the file's
 /// times, and counted.
 #[test]

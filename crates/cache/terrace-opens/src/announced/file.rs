@@ -112,6 +112,8 @@ pub(super) struct AnnouncedFile {
     sees_all: AtomicBool,
     /// Processes of the suspected opens.
     strangers: Mutex<Vec<i32>>,
+    /// Opens reported since the last [`AnnouncedFile::take_opens`].
+    opens: AtomicU64,
 }
 
 impl AnnouncedFile {
@@ -135,6 +137,7 @@ impl AnnouncedFile {
             closed: AtomicBool::new(false),
             sees_all: AtomicBool::new(false),
             strangers: Mutex::default(),
+            opens: AtomicU64::new(0),
         })
     }
 
@@ -182,6 +185,14 @@ impl AnnouncedFile {
     pub(super) fn begin(&self, engine: &Engine, keeps_pages: bool) {
         self.sees_all.store(true, Ordering::SeqCst);
         self.serve_again(engine, self.suspected.load(Ordering::SeqCst), keeps_pages);
+    }
+
+    pub(super) fn note_open(&self) {
+        self.opens.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn take_opens(&self) -> u64 {
+        self.opens.swap(0, Ordering::Relaxed)
     }
 
     /// A description of the file was closed; `is_stranger`: perhaps that of a suspected open.

@@ -18,6 +18,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use rustix::fs::fstat;
 use rustix::io::Errno;
@@ -28,6 +29,10 @@ use super::file::AnnouncedFile;
 use super::files::{self, AnnouncedFiles};
 use crate::guard::{FileId, Handler, Listener, Task, writers};
 use crate::lease::{self, Leases};
+
+/// Most reported opens of one file a second: each delays a program by 50 to 100 us. A file with more is left to
+/// the kernel.
+const OPENS_MAX: u64 = 200;
 
 /// The files in service, leased or watched.
 #[derive(Debug)]
@@ -42,6 +47,8 @@ pub struct GuardedFiles {
     moves: Mutex<()>,
     /// Opens for writing by strangers so far.
     strangers: AtomicU64,
+    /// Time of the last [`GuardedFiles::end_costly`].
+    counted: Mutex<Instant>,
 }
 
 impl GuardedFiles {
@@ -58,8 +65,8 @@ impl GuardedFiles {
         let watched = Arc::new(AnnouncedFiles::new(engine.clone(), dev, files_max, None));
         let suspects = watched.clone();
         leases.before_resume(move || suspects.all().iter().for_each(|file| file.suspect_all()));
-        let (moves, strangers) = (Mutex::new(()), AtomicU64::new(0));
-        GuardedFiles { engine, dev, leases, watched, listener, moves, strangers }
+        let (moves, strangers, counted) = (Mutex::new(()), AtomicU64::new(0), Mutex::new(Instant::now()));
+        GuardedFiles { engine, dev, leases, watched, listener, moves, strangers, counted }
     }
 
     /// Takes over a dead daemon's leases, as [`Leases::take_over`]. Its watched files are forgotten. `open`: all
@@ -138,6 +145,7 @@ impl GuardedFiles {
         }
         let due: BTreeMap<FileId, (Arc<AnnouncedFile>, u64)> =
             self.watched.all().into_iter().filter_map(|file| self.due(file)).collect();
+        self.end_costly();
         drop(moves);
         if due.is_empty() {
             return;
@@ -157,6 +165,24 @@ impl GuardedFiles {
                 tracing::debug!("no look for writers: {err}");
                 due.values().for_each(|(file, _)| file.postpone());
             }
+        }
+    }
+
+    /// Leaves files to the kernel that programs open too often, for the rest of the run.
+    fn end_costly(&self) {
+        let mut counted = self.counted.lock();
+        if counted.elapsed() < Duration::from_secs(1) {
+            return;
+        }
+        let max = OPENS_MAX as f64 * counted.elapsed().as_secs_f64();
+        *counted = Instant::now();
+        for file in self.watched.all().into_iter().filter(|file| file.take_opens() as f64 > max) {
+            tracing::info!(
+                "inode {} is opened too often to be watched: it is the kernel's",
+                file.object.id()
+            );
+            file.give_up();
+            let _ = self.listener.unwatch(file.fd.as_fd());
         }
     }
 
@@ -188,6 +214,7 @@ fn errno(err: io::Error) -> Errno {
 impl Handler for GuardedFiles {
     fn opened(&self, file: FileId, opener: Task) {
         let Some(known) = self.watched.get(file.ino).filter(|_| file.dev == self.dev) else { return };
+        known.note_open();
         let announces = || opener.process().is_some_and(|pid| self.engine.announces_open(pid));
         if opener.opens_for_reading() || announces() {
             return;

@@ -22,7 +22,13 @@ impl Task {
     /// content. The kernel shows the call and its flags.
     pub fn opens_for_reading(self) -> bool {
         let read = |flags: i64| flags as libc::c_int & (libc::O_ACCMODE | libc::O_TRUNC) == libc::O_RDONLY;
-        match proc::system_call(self.0) {
+        // The event comes before the opener sleeps: the kernel shows no call of a thread that runs.
+        let call = (0..10).find_map(|_| {
+            let call = proc::system_call(self.0);
+            call.is_none().then(std::thread::yield_now);
+            call
+        });
+        match call {
             Some((libc::SYS_open, args)) => read(args[1]),
             Some((libc::SYS_openat | libc::SYS_open_by_handle_at, args)) => read(args[2]),
             Some((libc::SYS_execve | libc::SYS_execveat, _)) => true,
