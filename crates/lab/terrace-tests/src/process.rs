@@ -192,13 +192,6 @@ pub fn as_user(user: &str, device: &std::path::Path) -> Command {
     command
 }
 
-/// A command prefix for root without one capability, to be completed with the program.
-pub fn without_capability(name: &str) -> Command {
-    let mut command = Command::new("setpriv");
-    command.arg(format!("--bounding-set=-{name}"));
-    command
-}
-
 /// Whether the kernel allows unprivileged namespaces, in which a user's `terrace run` mounts. Otherwise tests
 /// are skipped with a message. `device` as for [`as_user`].
 #[track_caller]

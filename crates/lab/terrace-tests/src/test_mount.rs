@@ -28,10 +28,9 @@ pub enum Side {
     Preload,
     /// The bare directory, each program under its own `terrace run --mount`.
     Run,
-    /// The bare directory, each program under its own `terrace run`, without the capability for fanotify: by leases
-    /// alone, as a user other than root is served.
+    /// The bare directory, each program under its own `terrace run`, by leases: the default for users.
     Leased,
-    /// The bare directory, each program under its own `terrace run`: the default for root.
+    /// The bare directory, each program under its own `terrace run`, guarded by fanotify: not for users yet.
     Guarded,
 }
 
@@ -165,11 +164,8 @@ impl TestMount {
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = match self.side {
             Side::Run | Side::Leased | Side::Guarded => {
-                let mut run = match self.side {
-                    Side::Leased if crate::is_root() => process::without_capability("sys_admin"),
-                    _ => Command::new("env"),
-                };
-                run.arg(product("terrace")).args(["run", "--on"]);
+                let mut run = terrace(&["run", "--on"]);
+                run.envs((self.side == Side::Guarded).then_some(("TERRACE_TEST_GUARD", "1")));
                 static COUNT: AtomicU32 = AtomicU32::new(0);
                 let stats = self.dir.sub(STATS).join(COUNT.fetch_add(1, Ordering::Relaxed).to_string());
                 run.arg(&self.src)

@@ -1,5 +1,5 @@
-//! `terrace run` of programs that write: files are read from memory meanwhile. As root, opens of other programs
-//! are seen; with `--exclusive` there are no other writers.
+//! `terrace run` of programs that write: files are read from memory meanwhile. With `--exclusive` there are no
+//! other writers; guarded, opens of other programs are seen.
 //!
 //! The scripts in `announced/` run in a client.
 
@@ -17,7 +17,7 @@ use crate::leased::{instance_at, kill_all, script};
 enum Mode {
     /// The user's statement.
     Exclusive,
-    /// terrace sees all opens: root.
+    /// terrace sees all opens. Not for users yet.
     Guarded,
 }
 

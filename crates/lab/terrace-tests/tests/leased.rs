@@ -1,5 +1,5 @@
 //! `terrace run` without a mount: clients read large files from memory. By leases alone no process may have
-//! such a file open for writing; as root, opens of other programs are seen, and programs of the run may write.
+//! such a file open for writing; guarded, opens of other programs are seen, and programs of the run may write.
 //!
 //! The scripts in `leased/` run in a client.
 

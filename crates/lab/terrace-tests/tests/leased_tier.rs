@@ -1,5 +1,5 @@
-//! A tier on a device, staging and schedules under `terrace run` without a mount: by leases alone, as root sees
-//! opens, and with `--exclusive`. Programs compare each page with the version that they expect.
+//! A tier on a device, staging and schedules under `terrace run` without a mount: by leases alone, guarded,
+//! and with `--exclusive`. Programs compare each page with the version that they expect.
 
 use std::os::unix::fs::FileExt;
 use std::process::Command;

@@ -85,7 +85,7 @@ fn leases(path: &Path) -> Check {
     if gives {
         return Check::good(
             "leases",
-            "`terrace run` needs no mount: it serves reads of large files; written ones as root or with --exclusive",
+            "`terrace run` needs no mount: it serves reads of large files that no program writes; --exclusive serves written ones, too",
         );
     }
     let found = "none for this user: the file system has none, or another user owns it";

@@ -18,6 +18,10 @@ use crate::mounts::userns;
 use crate::supervisor::By;
 use crate::sys;
 
+/// Set by tests: files are also served while programs write them. Not for users yet, see "Guarded files" in
+/// docs/design/announced.md.
+const GUARD: &str = "TERRACE_TEST_GUARD";
+
 /// Local file systems in which every change of content changes the file's times (statfs(2)): ext2 to ext4,
 /// XFS, Btrfs, F2FS. Not tmpfs, where a store to a mapping changes no time.
 const LOCAL: [u64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
@@ -52,7 +56,7 @@ pub(super) fn choose(args: &cli::Run, config: &mut Config, place: &Place) -> Res
     if wants_mount || !gives_leases(place.src_fd.as_fd()) {
         return Ok(By::Mount);
     }
-    config.guarded = sees_opens();
+    config.guarded = std::env::var_os(GUARD).is_some() && sees_opens();
     Ok(By::Leases)
 }
 
